@@ -65,16 +65,17 @@ LoadedModel::LoadedModel(const std::string& path, DType dtype, Shape shape,
       data(std::move(shape.data)),
       shard(sharding::tensor_shard(table, dims, rank)),
       weights(shard.table, dtype) {
+  const auto prove = rank == 0 ? checkpoint::ProveBase::yes : checkpoint::ProveBase::no;
   const auto location = checkpoint::locate(path);
   if (!shape.config.lora) {
-    load(*checkpoint::open_model(location, config, table));
+    load(*checkpoint::open_model(location, config, table, prove));
     return;
   }
   const auto adapted = model::parameter_table(shape.config);
   auto stored = adapter.empty()
-                    ? checkpoint::open_model(location, shape.config, adapted)
-                    : checkpoint::with_adapters(checkpoint::open_model(location, config, table),
-                                                adapter, adapted);
+                    ? checkpoint::open_model(location, shape.config, adapted, prove)
+                    : checkpoint::with_adapters(
+                          checkpoint::open_model(location, config, table, prove), adapter, adapted);
   load(*checkpoint::merge_adapters(std::move(stored), shape.config, adapted));
 }
 

@@ -6,6 +6,12 @@
 
 namespace llamesh::checkpoint {
 
+/// Place of frozen weights.
+enum class BaseWeights : std::uint8_t {
+  reference,  ///< in the Hugging Face folder that the run started from, if there is one
+  include,    ///< in every checkpoint
+};
+
 /// Options under the inputs' `checkpoint:` key.
 struct CheckpointOptions {
   std::int64_t every_steps = 0;  ///< 0: only at the end of the run
@@ -14,6 +20,7 @@ struct CheckpointOptions {
   std::int64_t keep_every = 0;   ///< also keep those whose step is a multiple of this; 0: none
   std::string resume =
       "auto";  ///< auto (the newest good one of the run folder), none, or a checkpoint's path
+  BaseWeights base = BaseWeights::reference;
   bool async = false;  ///< write while training continues
   /// Early write-back: writing to disk starts while the file is still being filled
   /// (sync_file_range), so that a local disk is busy during the transfers.

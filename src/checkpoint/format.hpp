@@ -8,8 +8,9 @@ namespace llamesh::checkpoint {
 
 // All names in a checkpoint (docs/checkpoint-format.md) are defined here and nowhere else.
 
-/// Newest version that this program reads. It writes 1 unless a dataset was split into parts.
-inline constexpr std::int64_t format_version = 2;
+/// Newest version that this program reads. It writes 1 unless a dataset was split into parts (2) or
+/// frozen weights are in a base model (3).
+inline constexpr std::int64_t format_version = 3;
 
 /// Files in a checkpoint folder.
 inline constexpr const char* state_name = "state.h5";

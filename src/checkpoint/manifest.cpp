@@ -72,12 +72,14 @@ DatasetEntry dataset_from(const json& from) {
 }
 
 json to_json(const TrainState& p) {
-  return {{"step", p.step},          {"tokens", p.tokens},
-          {"seed", p.seed},          {"mesh", p.mesh},
-          {"strategy", p.strategy},  {"config", p.config},
-          {"model", p.model_config}, {"llamesh_version", p.llamesh_version},
-          {"data", p.data},          {"bf16_products", p.bf16_products},
-          {"attention", p.attention}};
+  json to = {{"step", p.step},          {"tokens", p.tokens},
+             {"seed", p.seed},          {"mesh", p.mesh},
+             {"strategy", p.strategy},  {"config", p.config},
+             {"model", p.model_config}, {"llamesh_version", p.llamesh_version},
+             {"data", p.data},          {"bf16_products", p.bf16_products},
+             {"attention", p.attention}};
+  if (p.base) to["base"] = {{"path", p.base->path}, {"hash", to_hex(p.base->hash)}};
+  return to;
 }
 
 TrainState progress_from(const json& from) {
@@ -94,6 +96,8 @@ TrainState progress_from(const json& from) {
   p.data = from.value("data", "");  // absent in early checkpoints
   p.bf16_products = from.value("bf16_products", "");
   p.attention = from.value("attention", "");
+  if (from.contains("base"))
+    p.base = {from.at("base").at("path"), hash_from(from.at("base").at("hash"))};
   return p;
 }
 
@@ -177,13 +181,17 @@ const DatasetEntry* Manifest::find(const std::string& path) const {
 }
 
 std::int64_t version_of(const std::vector<DatasetEntry>& datasets) {
-  return std::ranges::any_of(datasets, &DatasetEntry::is_cut) ? format_version : 1;
+  return std::ranges::any_of(datasets, &DatasetEntry::is_cut) ? 2 : 1;
+}
+
+std::int64_t version_of(const Manifest& manifest) {
+  return manifest.progress.base ? 3 : version_of(manifest.datasets);
 }
 
 std::string to_text(const Manifest& manifest) {
   json datasets = json::array();
   for (const auto& entry : manifest.datasets) datasets.push_back(to_json(entry));
-  const json body = {{"format_version", version_of(manifest.datasets)},
+  const json body = {{"format_version", version_of(manifest)},
                      {"progress", to_json(manifest.progress)},
                      {"file_bytes", manifest.file_bytes},
                      {"metadata_hash", to_hex(manifest.metadata_hash)},

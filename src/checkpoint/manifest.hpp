@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +15,13 @@ namespace llamesh::checkpoint {
 std::string name_of_step(std::int64_t step);
 /// Parses the step in such a name, at most 18 digits; -1 for any other name.
 std::int64_t step_of_name(std::string_view name);
+
+/// The Hugging Face folder that holds a checkpoint's frozen weights.
+struct BaseModel {
+  std::string path;    ///< absolute
+  std::uint64_t hash;  ///< of the frozen weights (hf/base_model.hpp)
+  bool operator==(const BaseModel&) const = default;
+};
 
 /// Training state in a checkpoint, apart from the tensors (attributes of / in state.h5). Random
 /// numbers and data order are functions of seed, step and tokens, so this is enough.
@@ -32,6 +40,7 @@ struct TrainState {
   std::string bf16_products = {};
   /// Attention's implementations on GPUs (ops::used_attention()). Empty: on CPUs, or unknown.
   std::string attention = {};
+  std::optional<BaseModel> base = {};  ///< empty: the checkpoint holds all weights
 
   bool operator==(const TrainState&) const = default;
 };
@@ -69,8 +78,9 @@ struct Manifest {
   const DatasetEntry* find(const std::string& path) const;
 };
 
-/// Returns the oldest format version that can describe these datasets.
+/// Returns the oldest format version that can describe these datasets, or the manifest.
 std::int64_t version_of(const std::vector<DatasetEntry>& datasets);
+std::int64_t version_of(const Manifest& manifest);
 
 /// Serializes to manifest.json: the first line is a checksum over everything after it.
 std::string to_text(const Manifest& manifest);

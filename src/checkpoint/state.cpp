@@ -69,6 +69,13 @@ State State::only(std::string_view path) const {
   return state;
 }
 
+State State::only(Holds holds) const {
+  State state{layout, rank, {}};
+  for (const auto& group : groups)
+    if (group.holds == holds) state.groups.push_back(group);
+  return state;
+}
+
 State state_of(const sharding::ShardedState& state) {
   State all{state.layout(), state.rank(), {}};
   const auto add = [&](std::string path, const sharding::ShardedTensor& tensor,

@@ -32,6 +32,8 @@ struct StateGroup {
 struct State {
   /// Returns this state with only the groups that have this path; there must be one.
   State only(std::string_view path) const;
+  /// Returns this state with only the groups of such units; possibly none.
+  State only(Holds holds) const;
 
   const sharding::ShardLayout& layout;
   int rank;  ///< in the world

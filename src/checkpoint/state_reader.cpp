@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "checkpoint/format.hpp"
@@ -112,9 +113,42 @@ Manifest read_manifest(const std::filesystem::path& checkpoint) {
   return check_manifest(checkpoint, read_manifest_text(checkpoint));
 }
 
+namespace {
+
+using Datasets = std::map<std::string, const DatasetEntry*>;
+
+/// Checks that the checkpoint has moments of the parameters that the state trains, and of no
+/// others.
+void check_trained(const Datasets& datasets, const Manifest& manifest, const State& state) {
+  const auto moments =
+      std::ranges::find_if(state.groups, [](const StateGroup& g) { return g.path != model_group; });
+  if (moments == state.groups.end()) return;
+  for (const auto& parameter : state.layout.table().parameters) {
+    const bool had_moments = datasets.contains(dataset_path(moments->path, parameter.name));
+    validate(!had_moments || !parameter.frozen,
+             "train.freeze and train.only now freeze {}, which the checkpoint has trained; restore "
+             "them, or export it with llamesh convert and start a new run from that folder "
+             "(model.hf)",
+             parameter.name);
+    const bool was_frozen =
+        !had_moments && (datasets.contains(dataset_path(model_group, parameter.name)) ||
+                         manifest.progress.base.has_value());
+    const bool same_optimizer = std::ranges::any_of(
+        datasets, [&](const auto& d) { return d.first.starts_with(moments->path); });
+    validate(!was_frozen || parameter.frozen || !same_optimizer,
+             "the run trains {}, which was frozen in the checkpoint and so has no moments; restore "
+             "train.freeze and train.only, or export it with llamesh convert and start a new run "
+             "from that folder (model.hf)",
+             parameter.name);
+  }
+}
+
+}  // namespace
+
 void check_fits(const Manifest& manifest, const State& state, OtherGroups others) {
-  std::map<std::string, const DatasetEntry*> left;
+  Datasets left;
   for (const auto& d : manifest.datasets) left[d.path] = &d;
+  check_trained(left, manifest, state);
   for (const auto& wanted : datasets_of(state)) {
     const auto found = left.find(wanted.path);
     validate(found != left.end(), "the checkpoint has no {}; was it written by another model?",
@@ -138,13 +172,15 @@ TrainState read_state(const std::filesystem::path& checkpoint, const State& stat
   const auto text = comm::on_rank_0(world, [&] { return read_manifest_text(checkpoint); });
   const auto hashing = best_hashing(world);
   Manifest manifest;
+  std::optional<State> held;  // by the checkpoint
   comm::agree(world, [&] {
     manifest = world.rank() == 0 ? check_manifest(checkpoint, text)
                                  : parse_manifest(text, (checkpoint / manifest_name).string());
-    check_fits(manifest, state, others);
+    held.emplace(manifest.progress.base ? state.only(Holds::trained) : state);
+    check_fits(manifest, *held, others);
     if (accept && world.rank() == 0) accept(manifest.progress);
   });
-  comm::agree(world, [&] { read_transfers(checkpoint / state_name, manifest, state, hashing); });
+  comm::agree(world, [&] { read_transfers(checkpoint / state_name, manifest, *held, hashing); });
   return manifest.progress;
 }
 

@@ -26,7 +26,7 @@ struct Written {
 
 void write_attributes(h5::File& file, const Manifest& manifest) {
   const auto& progress = manifest.progress;
-  file.create_attribute("format_version", version_of(manifest.datasets));
+  file.create_attribute("format_version", version_of(manifest));
   file.create_attribute("step", progress.step);
   file.create_attribute("tokens", progress.tokens);
   file.create_attribute("seed", static_cast<std::int64_t>(progress.seed));
@@ -38,6 +38,9 @@ void write_attributes(h5::File& file, const Manifest& manifest) {
   file.create_attribute("data", progress.data);
   file.create_attribute("bf16_products", progress.bf16_products);
   file.create_attribute("attention", progress.attention);
+  if (!progress.base) return;
+  file.create_attribute("base_model", progress.base->path);
+  file.create_attribute("base_hash", to_hex(progress.base->hash));
 }
 
 /// Links a tied head to the embedding in every group.

@@ -237,7 +237,7 @@ void Store::on_rank_0_quietly(const std::function<void()>& work) const {
 std::optional<TrainState> Store::resume(const State& state, const std::string& mode,
                                         const Accept& accept) {
   wait();
-  if (options_.async) reserve(state);
+  if (options_.async) reserve(state.only(Holds::trained));
   if (mode == "none") return std::nullopt;
   const auto names = comm::on_rank_0(world_, [&] {
     std::string lines;

@@ -22,15 +22,21 @@ class StoredModel {
                     std::span<float> values) const = 0;
 };
 
-/// Opens a checkpoint whose manifest has been read.
+/// Whether opening a checkpoint that refers to a base model reads all of this model's weights, to
+/// prove that they are unchanged. One rank does so for all.
+enum class ProveBase : bool { no, yes };
+
+/// Opens a checkpoint whose manifest has been read, and its base model if it refers to one.
 std::unique_ptr<StoredModel> open_model(const std::filesystem::path& checkpoint, Manifest manifest,
-                                        const model::ParameterTable& table);
+                                        const model::ParameterTable& table,
+                                        ProveBase prove = ProveBase::yes);
 
 /// Opens a checkpoint, a run's newest good one, or a Hugging Face folder, and checks that it has
 /// the parameters of `table`, which is whole and borrowed. Throws a user error that names the path
 /// and what does not fit.
 std::unique_ptr<StoredModel> open_model(const Location& location, const model::ModelConfig& config,
-                                        const model::ParameterTable& table);
+                                        const model::ParameterTable& table,
+                                        ProveBase prove = ProveBase::yes);
 
 /// Merges adapters into their weights: returns the model of the config without them, whose weights
 /// are W + s B A, summed in fp32. `model` has the parameters of `table`, that of `config`, which

@@ -188,6 +188,7 @@ void all_keys(Io& io, Inputs& in) {
     io.key("keep", in.checkpoint.keep, at_least(1));
     io.key("keep_every", in.checkpoint.keep_every, at_least(0));
     io.key("resume", in.checkpoint.resume);
+    io.key("base", in.checkpoint.base);
     io.key("async", in.checkpoint.async);
     io.key("early_write_back", in.checkpoint.early_write_back);
     io.key("mpi_io_hints", in.checkpoint.mpi_io_hints);

@@ -133,6 +133,17 @@ void CausalLM::head(const BlockContext& ctx, const Residual& hidden, const Tenso
   chunked_losses(ctx, normed, targets, 1.0F, nullptr);
 }
 
+namespace {
+
+/// Returns true if the head's input needs no gradient.
+bool trains_only_head(const ParameterTable& table) {
+  return table.backward_end() == table.norm.module &&
+         std::ranges::all_of(table[table.norm.module].parameters,
+                             [&](ParameterId id) { return table[id].frozen; });
+}
+
+}  // namespace
+
 /// Fuses forward and backward through final norm and head: each chunk of logits turns into its own
 /// gradient at once, which gives the gradients for the head's weight and the hidden state.
 void CausalLM::head_backward(const BlockContext& ctx, const Residual& hidden, const Tensor& targets,
@@ -143,16 +154,19 @@ void CausalLM::head_backward(const BlockContext& ctx, const Residual& hidden, co
   const Tensor normed = gathered(stream_, tensor_, final_norm(ctx, table_, a, hidden));
   const Tensor d_normed = tensor_.partial(ctx.delta);
   const Tensor w = ctx.weights.parameter(table_.lm_head.weight);
+  const bool only_head = trains_only_head(table_);
   GradientSlot dw = ctx.weights.gradient(table_.lm_head.weight);
   chunked_losses(ctx, normed, targets, scale, [&](std::int64_t first, const Tensor& d_logits) {
     const std::int64_t count = d_logits.rows();
-    ops::linear_backward_input(stream_, d_normed.slice_rows(first, count), d_logits, w,
-                               Accumulate::no);
+    if (!only_head)
+      ops::linear_backward_input(stream_, d_normed.slice_rows(first, count), d_logits, w,
+                                 Accumulate::no);
     if (!dw.tensor) return;
     ops::linear_backward_weight(stream_, dw.tensor, d_logits, normed.slice_rows(first, count),
                                 dw.accumulate);
     dw.accumulate = Accumulate::yes;
   });
+  if (only_head) return;
   stream_.wait(tensor_.reduce(ctx.delta));
   norm_backward(ctx, table_.norm, {.x = a.last, .dy = ctx.delta, .dx = ctx.d_residual},
                 a.last_statistics, Accumulate::no);
@@ -160,10 +174,11 @@ void CausalLM::head_backward(const BlockContext& ctx, const Residual& hidden, co
 
 void CausalLM::backward(const BlockContext& ctx, const Tensor& tokens) {
   for (std::size_t i = activations_.blocks.size(); i-- > 0;) {
+    if (!table_.has_backward(i)) return;
     if (activations_.offload) activations_.offload->before_backward(stream_, i);
     activations_.blocks[i]->backward(ctx);
   }
-  embed_backward(ctx, table_, activations_, tokens);
+  if (table_.backward_end() == table_.root) embed_backward(ctx, table_, activations_, tokens);
 }
 
 }  // namespace llamesh::model

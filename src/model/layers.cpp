@@ -155,12 +155,15 @@ void embed_backward(const BlockContext& ctx, const ParameterTable& table, const 
 
 Residual forward(const BlockContext& ctx, const ParameterTable& table, const Activations& a,
                  Tensor tokens) {
+  BlockContext frozen = ctx;  // below the lowest trained parameter no backward pass follows
+  if (ctx.pass == Pass::forward) frozen.pass = Pass::evaluate;
   Residual hidden{a.blocks.front()->input(), {}};
-  embed(ctx, table, a, hidden.x, tokens);
+  embed(table.backward_end() == table.root ? ctx : frozen, table, a, hidden.x, tokens);
   for (std::size_t i = 0; i < a.blocks.size(); ++i) {
+    const auto& of_layer = table.has_backward(i) ? ctx : frozen;
     if (a.offload) a.offload->before_forward(ctx.stream, i);
-    hidden = a.blocks[i]->forward(ctx, hidden);
-    if (a.offload && ctx.pass == Pass::forward) a.offload->after_forward(ctx.stream, i);
+    hidden = a.blocks[i]->forward(of_layer, hidden);
+    if (a.offload && of_layer.pass == Pass::forward) a.offload->after_forward(ctx.stream, i);
   }
   return hidden;
 }

@@ -1,5 +1,7 @@
 #include "model/parameters.hpp"
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -30,14 +32,35 @@ std::int64_t ParameterTable::numel() const {
 
 std::int64_t ParameterTable::active_numel() const {
   std::int64_t n = 0;
-  for (const auto& p : parameters) n += p.numel() / p.taken.of * p.taken.count;
+  for (const auto& p : parameters) n += p.active_numel();
   return n;
 }
 
+bool ParameterTable::multiplies(ParameterId id) const {
+  const bool is_position = positions && id == positions->weight;
+  return !is_position && (id != embed_tokens.weight || tied());
+}
+
 std::int64_t ParameterTable::matmul_numel() const {
-  std::int64_t looked_up = positions ? (*this)[positions->weight].numel() : 0;
-  if (!tied()) looked_up += (*this)[embed_tokens.weight].numel();
-  return active_numel() - looked_up;
+  std::int64_t n = 0;
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    if (multiplies(static_cast<ParameterId>(i))) n += parameters[i].active_numel();
+  return n;
+}
+
+std::int64_t ParameterTable::trained_numel() const {
+  std::int64_t n = 0;
+  for (const auto& p : parameters) n += p.frozen ? 0 : p.numel();
+  return n;
+}
+
+ModuleId ParameterTable::backward_end() const {
+  auto first = norm.module;
+  for (const auto& p : parameters)
+    if (!p.frozen) first = std::min(first, p.module);
+  if (first == norm.module) return first;
+  const auto after = std::ranges::upper_bound(layers, first);  // the layer that holds it is before
+  return after == layers.begin() ? root : *std::prev(after);
 }
 
 std::vector<std::size_t> ParameterTable::last_of_kind() const {

@@ -72,6 +72,8 @@ struct Parameter {
   bool frozen = false;
 
   std::int64_t numel() const { return llamesh::numel(shape); }
+  /// Returns the number of elements that a token takes.
+  std::int64_t active_numel() const { return numel() / taken.of * taken.count; }
   /// Weight decay applies to matrices, and stacks of them, only.
   bool decays() const { return shape.size() >= 2; }
 };
@@ -128,6 +130,16 @@ struct ParameterTable {
   /// embeddings, whose rows are only looked up. A tied embedding counts, since the head multiplies
   /// by it. Of experts, those count that a token takes.
   std::int64_t matmul_numel() const;
+  /// Returns true if the parameter counts in matmul_numel().
+  bool multiplies(ParameterId id) const;
+  std::int64_t trained_numel() const;
+  /// Returns the module at which the backward pass ends, the first one that holds a trained
+  /// parameter: a layer, the final norm, or the root if an embedding is trained.
+  ModuleId backward_end() const;
+  /// Returns true if the backward pass enters the layer.
+  bool has_backward(std::size_t layer) const {
+    return index(layers[layer]) >= index(backward_end());
+  }
   /// Returns, per layer, the last layer of its kind: with parameters of the same names and shapes.
   std::vector<std::size_t> last_of_kind() const;
   bool tied() const { return lm_head.weight == embed_tokens.weight; }

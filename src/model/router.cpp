@@ -43,7 +43,7 @@ void Router::route(const BlockContext& ctx, Tensor x) {
   ops::RouteCall call = tensors_.routing;
   call.logits = tensors_.logits;
   ops::route(ctx.stream, call);
-  if (ctx.balance && ctx.pass == Pass::forward) ctx.balance->add(ctx.stream, index_, call);
+  if (ctx.balance && ctx.pass != Pass::recompute) ctx.balance->add(ctx.stream, index_, call);
 }
 
 void Router::backward(const BlockContext& ctx, Tensor x, Tensor dx) {

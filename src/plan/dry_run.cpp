@@ -34,7 +34,7 @@ DryRun dry_run(const train::Setup& setup, const device::Hardware& hardware,
   check_owned_once(*setup.layout);
   const auto moments = optim::moments_of(setup.inputs.optimizer.name).size();
   std::vector<checkpoint::Holds> groups(1 + moments, checkpoint::Holds::trained);
-  groups.push_back(checkpoint::Holds::frozen);
+  if (!train::refers_to_base(setup.inputs)) groups.push_back(checkpoint::Holds::frozen);
   seen.checkpoint = check_written_once(*setup.layout, groups);
   return seen;
 }

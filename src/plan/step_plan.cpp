@@ -45,7 +45,9 @@ class SimulatedRank {
 
   std::int64_t checkpoint_bytes() const {
     std::int64_t numel = 0;
-    for (const auto& dataset : checkpoint::datasets_of(checkpoint::state_of(engine_.state)))
+    const auto all = checkpoint::state_of(engine_.state);
+    const auto saved = train::refers_to_base(in_) ? all.only(checkpoint::Holds::trained) : all;
+    for (const auto& dataset : checkpoint::datasets_of(saved))
       numel += llamesh::numel(dataset.shape);
     return numel * size_of(DType::f32);
   }

@@ -47,9 +47,10 @@ struct Block {
 Row row_of(const ShardLayout& layout, ParameterId id, std::size_t hidden) {
   const auto& parameter = layout.table()[id];
   return {parameter.name.substr(hidden),
-          fmt::format("{:>16} {:>16}  {:<34}", fmt::format("{}", fmt::join(parameter.shape, " x ")),
-                      fmt::format("{}", fmt::join(layout.local_shape(id), " x ")),
-                      axes_of(layout.placement(id), layout.dims())),
+          fmt::format(
+              "{:>16} {:>16}  {:<34}", fmt::format("{}", fmt::join(parameter.shape, " x ")),
+              fmt::format("{}", fmt::join(layout.local_shape(id), " x ")),
+              axes_of(layout.placement(id), layout.dims()) + (parameter.frozen ? ", frozen" : "")),
           bytes_on_a_rank(layout, id)};
 }
 
@@ -111,6 +112,10 @@ std::string describe_spec(const ShardLayout& layout, std::string_view name, Resi
                       fmt::format("{} weights", layout.table().parameters.size()),
                       layout.table().numel(), layout.shard_numel(), "in flat shards, padded",
                       layout.shard_numel() * size_of(DType::f32));
+  if (const auto trained = layout.table().trained_numel(); trained < layout.table().numel())
+    text += fmt::format(
+        "{} elements are trained, {} are frozen: a rank keeps these in the compute dtype only\n",
+        trained, layout.table().numel() - trained);
   const auto whole = describe_whole(layout);
   return whole.empty() ? text : text + whole + '\n';
 }

@@ -51,6 +51,7 @@ Fsdp::Fsdp(ShardedState& state, comm::DeviceMesh& mesh, const ShardingOptions& s
       prefetch_limit_(sharding.prefetch_limit),
       compute_dtype_(precision.parameters),
       reduce_dtype_(precision.reduce),
+      backward_end_(layout_.table().backward_end()),
       poison_(poison_is_wanted()),
       units_of_module_(layout_.table().modules.size()),
       index_in_unit_(layout_.table().parameters.size()),
@@ -229,8 +230,9 @@ void Fsdp::prefetch(UnitRange units, Pass pass) {
   std::int64_t bytes = 0;
   for (int ahead = 0; ahead < prefetch_ahead_; ++ahead) {
     if (backward ? units.first == 0 : units.last == units_.size()) return;
-    const auto next = backward ? units.first - 1 : units.last;
-    units = units_of_module_[index(layout_.units()[next].modules.front())];
+    const auto next = layout_.units()[backward ? units.first - 1 : units.last].modules.front();
+    if (backward && next < backward_end_) return;
+    units = units_of_module_[index(next)];
     for (auto u = units.first; u < units.last; ++u) bytes += gathered_bytes(u);
     if (prefetch_limit_ > 0 && bytes > prefetch_limit_) return;
     for (auto u = units.first; u < units.last; ++u) unshard(u, pass);

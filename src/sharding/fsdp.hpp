@@ -149,6 +149,7 @@ class Fsdp final : public model::Weights {
   std::int64_t prefetch_limit_;
   DType compute_dtype_;
   DType reduce_dtype_;
+  model::ModuleId backward_end_;
   const bool poison_;  ///< LLAMESH_POISON=1: released memory turns into NaNs
   MicroBatch micro_batch_{true, true};
   std::vector<UnitRange> units_of_module_;  ///< per module

@@ -58,6 +58,10 @@ class Golden {
   std::vector<std::vector<std::int32_t>> document_starts() const {
     return json_.value("document_starts", std::vector<std::vector<std::int32_t>>());
   }
+  /// Returns patterns of the names of frozen parameters.
+  std::vector<std::string> freeze() const {
+    return json_.value("freeze", std::vector<std::string>());
+  }
   /// Returns the mean over the valid targets, before any step.
   double loss() const { return json_.at("loss"); }
   /// Returns the load-balancing loss before any step, as transformers has it; 0 without one.

@@ -79,7 +79,7 @@ class GoldenRun {
       : golden_(golden),
         config_(test::config_of(golden.config())),
         options_(options_of(golden.adamw())),
-        sharded_(config_, mesh, options_.name),
+        sharded_(config_, mesh, options_.name, golden.freeze()),
         optimizer_(options_, sharded_.state()),
         rows_(rows_of(golden, sharded_.data_rank(), mesh.data_ranks())),
         tensor_(sharding::make_tensor_parallel(sharded_.mesh(), {mesh.residual}, tokens(),
@@ -95,7 +95,7 @@ class GoldenRun {
     valid_ = test::world().sum(valid) / tensor_->size();  // tensor ranks have the same data
     sharded_.for_each_piece([&](std::size_t unit, const sharding::Piece& piece) {
       const auto values = golden_of("weights/", piece);
-      std::ranges::copy(values, sharded_.weights(unit).as<float>() + piece.offset);
+      std::ranges::copy(values, weights_of(unit).as<float>() + piece.offset);
     });
     test::world().barrier();  // a node's master shards are gathered in place
   }
@@ -122,7 +122,7 @@ class GoldenRun {
   void expect_trained() {
     sharded_.for_each_piece([&](std::size_t unit, const sharding::Piece& piece) {
       const auto expected = golden_of("trained/", piece);
-      const float* seen = sharded_.weights(unit).as<float>() + piece.offset;
+      const float* seen = weights_of(unit).as<float>() + piece.offset;
       for (std::size_t i = 0; i < expected.size(); ++i)
         ASSERT_NEAR(seen[i], expected[i], 1e-4)
             << sharded_.table()[piece.parameter].name << " [" << piece.begin << " + " << i << "]";
@@ -135,6 +135,10 @@ class GoldenRun {
   }
 
  private:
+  Tensor weights_of(std::size_t unit) {
+    const auto& state = sharded_.state();
+    return (sharded_.layout().units()[unit].frozen ? state.frozen() : state.masters()).shards[unit];
+  }
   std::int64_t tokens() const { return std::ssize(rows_[0].tokens); }
   std::vector<float> golden_of(const std::string& group, const sharding::Piece& piece) {
     const auto& parameter = sharded_.table()[piece.parameter];
@@ -228,6 +232,15 @@ INSTANTIATE_TEST_SUITE_P(Biases, GoldenSteps,
                                          Case{"biases", {2, 1, 2, hidden}},
                                          Case{"biases", {2, 2, 2}}),
                          name_of_case);
+
+// requires_grad=False in PyTorch.
+INSTANTIATE_TEST_SUITE_P(
+    Frozen, GoldenSteps,
+    testing::Combine(testing::Values("frozen", "frozen_tied"),
+                     testing::Values(MeshSizes{1, 1}, MeshSizes{2, 2}, MeshSizes{1, 4},
+                                     MeshSizes{4, 1}, MeshSizes{1, 1, 2}, MeshSizes{1, 1, 4},
+                                     MeshSizes{2, 2, 2, whole}, MeshSizes{1, 2, 2, hidden})),
+    name_of_case);
 
 // Families beside Llama: alone, hybrid, with tensor ranks, and with all three axes. 97 tokens do
 // not divide among tensor ranks, which then hold the whole residual stream.

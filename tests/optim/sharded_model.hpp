@@ -26,8 +26,9 @@ struct MeshSizes {
 class ShardedModel {
  public:
   ShardedModel(const model::ModelConfig& config, MeshSizes mesh,
-               optim::OptimizerName optimizer = optim::OptimizerName::adamw)
-      : table_(model::parameter_table(config)),
+               optim::OptimizerName optimizer = optim::OptimizerName::adamw,
+               const std::vector<std::string>& freeze = {})
+      : table_(frozen_table(config, freeze)),
         layout_(table_,
                 sharding::make_units(table_, {}, dims_of(config, mesh), placements(config, mesh)),
                 dims_of(config, mesh), placements(config, mesh)),
@@ -44,11 +45,6 @@ class ShardedModel {
     return layout_.dims().rank_in_group(layout_.dims().batch_axes(), state_.rank());
   }
 
-  /// Returns this rank's weights in a unit.
-  Tensor weights(std::size_t unit) const {
-    const auto& tensor = layout_.units()[unit].frozen ? state_.frozen() : state_.masters();
-    return tensor.shards[unit];
-  }
   /// Calls visit(unit, piece) for everything that this rank owns.
   template <class Visit>
   void for_each_piece(Visit visit) const {
@@ -70,6 +66,12 @@ class ShardedModel {
   }
 
  private:
+  static model::ParameterTable frozen_table(const model::ModelConfig& config,
+                                            const std::vector<std::string>& freeze) {
+    auto table = model::parameter_table(config);
+    model::freeze_parameters(table, config, {freeze, {}});
+    return table;
+  }
   static sharding::Placements placements(const model::ModelConfig& config, MeshSizes mesh) {
     return sharding::tensor_parallel_placements(model::parameter_table(config),
                                                 dims_of(config, mesh), {mesh.residual});

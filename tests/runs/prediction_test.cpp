@@ -207,6 +207,20 @@ INSTANTIATE_TEST_SUITE_P(
                      testing::Values(Wrap::layer, Wrap::size),
                      testing::Values(DType::f32, DType::bf16)));
 
+TEST(Prediction, HoldsForFrozenParameters) {
+  for (const auto offload : {Offload::none, Offload::optimizer, Offload::all})
+    for (const auto strategy : {Strategy::full_shard, Strategy::hybrid_shard}) {
+      const TemporaryFolder folder;
+      auto in = predicted_inputs(folder);
+      in.sharding.strategy = strategy;
+      in.sharding.offload = offload;
+      in.mesh.ranks_per_node = world().size() % 2 == 0 ? world().size() / 2 : 0;
+      in.precision.parameters = DType::bf16;
+      in.train.trained.freeze = {"model.embed_tokens", "model.layers.0", "*.q_proj", "*.down_proj"};
+      expect_as_planned(in);
+    }
+}
+
 TEST(Prediction, HoldsForWhatASpecLeavesUnsharded) {
   const TemporaryFolder folder;
   auto in = predicted_inputs(folder);

@@ -63,6 +63,7 @@ void describe_checkpoint(const checkpoint::Location& location, Description& to) 
   to.line("  step {}, {} tokens, seed {}", p.step, p.tokens, p.seed);
   to.line("  written by llamesh {} on {} ({})", p.llamesh_version, p.mesh, p.strategy);
   to.line("  state.h5: {} bytes", manifest.file_bytes);
+  if (p.base) to.line("  frozen weights: in {}", p.base->path);
   to.line("");
   to.json.update({{"step", p.step},
                   {"tokens", p.tokens},
@@ -71,6 +72,7 @@ void describe_checkpoint(const checkpoint::Location& location, Description& to) 
                   {"strategy", p.strategy},
                   {"llamesh_version", p.llamesh_version},
                   {"file_bytes", manifest.file_bytes}});
+  if (p.base) to.json["base_model"] = p.base->path;
   describe_tensors(*open_tensors(location), to);
 }
 

@@ -55,6 +55,23 @@ std::vector<std::string> find_faults(const checkpoint::Location& location) {
   return faults;
 }
 
+/// Returns the damage in a checkpoint, and of the base model that holds its frozen weights.
+std::vector<std::string> find_damage_with_base(const fs::path& checkpoint) {
+  auto damage = checkpoint::find_damage(checkpoint);
+  if (!damage.empty()) return damage;
+  try {
+    auto manifest = checkpoint::read_manifest(checkpoint);
+    if (!manifest.progress.base) return {};
+    const auto config =
+        model::parse_config_json(manifest.progress.model_config, checkpoint.string());
+    const auto table = model::parameter_table(config);
+    checkpoint::open_model(checkpoint, std::move(manifest), table);
+  } catch (const Error& error) {
+    damage.emplace_back(error.what());
+  }
+  return damage;
+}
+
 }  // namespace
 
 int verify(const std::string& name, Output output) {
@@ -69,7 +86,7 @@ int verify(const std::string& name, Output output) {
     location.path = location.checkpoints.front();
   }
   const auto path = location.path.string();
-  const auto damage = location.kind == PathKind::checkpoint ? checkpoint::find_damage(location.path)
+  const auto damage = location.kind == PathKind::checkpoint ? find_damage_with_base(location.path)
                                                             : find_faults(location);
   if (output == Output::json) {
     print_json({{"kind", word_of(location.kind)},

@@ -243,7 +243,8 @@ void export_hf(const fs::path& checkpoint, const fs::path& target, const ExportO
   const auto files = plan_export(tensors_of(dict), options.type, options.max_shard_bytes);
   std::unique_ptr<StoredModel> model;
   comm::agree(world, [&] {
-    model = open_model(checkpoint, std::move(manifest), stored_table);
+    model = open_model(checkpoint, std::move(manifest), stored_table,
+                       world.rank() == 0 ? ProveBase::yes : ProveBase::no);
     if (stored.lora) model = merge_adapters(std::move(model), stored, stored_table);
     if (world.rank() != 0) return;
     warn_of_refusal(config);

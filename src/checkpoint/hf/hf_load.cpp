@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "checkpoint/format.hpp"
+#include "checkpoint/hf/base_model.hpp"
 #include "checkpoint/hf/hf_model.hpp"
 #include "checkpoint/hf/peft_folder.hpp"
 #include "core/error.hpp"
@@ -13,10 +14,40 @@ namespace {
 /// Elements per message from rank 0.
 constexpr std::int64_t message_numel = std::int64_t{2} << 20U;
 
+/// Sums up the hash of the frozen weights that ranks read, each element once.
+class FrozenHash {
+ public:
+  explicit FrozenHash(const State& state) : state_(state) {}
+  /// Adds elements of a transfer, from `at` on.
+  void add(const ShardIo& transfer, std::int64_t at, std::span<const float> values) {
+    const auto& layout = state_.layout;
+    const auto& dims = layout.dims();
+    const auto id = transfer.parameter;
+    const bool is_first =
+        dims.rank_in_group(layout.placement(id).replicated(dims), state_.rank) == 0;
+    if (!layout.table()[id].frozen || !is_first) return;
+    const auto range = range_of(transfer, state_);
+    mine_ += hash_of_elements(layout.table()[id], {range.box, range.begin + at, std::ssize(values)},
+                              values);
+  }
+  /// Collective.
+  std::uint64_t total(const comm::Communicator& world) const {
+    std::uint64_t sum = 0;
+    for (const auto rank :
+         world.all_gather(static_cast<std::int64_t>(mine_), "the hash of frozen weights"))
+      sum += static_cast<std::uint64_t>(rank);
+    return sum;
+  }
+
+ private:
+  const State& state_;
+  std::uint64_t mine_ = 0;
+};
+
 /// Returns this rank's transfers of the model's own parameters, or of its adapters.
 enum class Part : bool { base, adapters };
-std::vector<ShardIo> transfers_of_model(const State& state, Part part = Part::base) {
-  auto transfers = transfers_of(state.only(model_group));
+std::vector<ShardIo> transfers_of(const State& state, Part part) {
+  auto transfers = transfers_of(state);
   std::erase_if(transfers, [&](const ShardIo& transfer) {
     return is_adapter(state.layout.table()[transfer.parameter]) != (part == Part::adapters);
   });
@@ -39,21 +70,24 @@ void fill(const ShardIo& transfer, std::int64_t at, std::int64_t count, std::vec
   }
 }
 
-/// Fills the transfers from a source that reads ranges of parameters.
-template <class Source>
-void fill_all(const std::vector<ShardIo>& transfers, const State& state, const Source& source) {
+/// Fills the transfers from a source that reads ranges of parameters. Calls visit(transfer, at,
+/// values) with what was read of a transfer, from its element `at` on.
+template <class Source, class Visit>
+void fill_all(const std::vector<ShardIo>& transfers, const State& state, const Source& source,
+              const Visit& visit) {
   std::vector<float> spare;
   for (const auto& transfer : transfers) {
     const auto range = range_of(transfer, state);
     fill(transfer, 0, range.count, spare, [&](std::int64_t done, std::span<float> values) {
       source.read(transfer.parameter, {range.box, range.begin + done, std::ssize(values)}, values);
+      visit(transfer, done, values);
     });
   }
 }
 
 /// Fills whatever `transfers` need from a parameter's elements [begin, ...), stored as `bytes`.
 void take(const std::vector<ShardIo>& transfers, const State& state, model::ParameterId parameter,
-          StoredType type, std::int64_t begin, const std::string& bytes) {
+          StoredType type, std::int64_t begin, const std::string& bytes, FrozenHash& hash) {
   const auto count = std::ssize(bytes) / size_of(type);
   const auto* stored = reinterpret_cast<const std::uint8_t*>(bytes.data());
   std::vector<float> spare;
@@ -64,6 +98,7 @@ void take(const std::vector<ShardIo>& transfers, const State& state, model::Para
                     [&](std::int64_t from, std::int64_t to, std::int64_t shared) {
                       fill(t, to, shared, spare, [&](std::int64_t done, std::span<float> values) {
                         to_floats(type, stored + (from + done) * size_of(type), values);
+                        hash.add(t, to + done, values);
                       });
                     });
   }
@@ -80,7 +115,8 @@ std::string read_stored(const HfModel& model, model::ParameterId parameter, cons
 }
 
 /// Sends every parameter from rank 0, which alone has a `model`.
-void broadcast(const HfModel* model, const State& state, const comm::Communicator& world) {
+void broadcast(const HfModel* model, const State& state, const comm::Communicator& world,
+               FrozenHash& hash) {
   const auto& parameters = state.layout.table().parameters;
   const auto types = comm::on_rank_0(world, [&] {  // one letter each
     std::string letters;
@@ -89,7 +125,7 @@ void broadcast(const HfModel* model, const State& state, const comm::Communicato
           'a' + static_cast<int>(model->type(static_cast<model::ParameterId>(p))));
     return letters;
   });
-  const auto transfers = transfers_of_model(state);
+  const auto transfers = transfers_of(state, Part::base);
   for (std::size_t p = 0; p < parameters.size(); ++p) {
     const auto parameter = static_cast<model::ParameterId>(p);
     if (is_adapter(parameters[p])) continue;
@@ -99,7 +135,7 @@ void broadcast(const HfModel* model, const State& state, const comm::Communicato
       const auto count = std::min(message_numel, whole.numel() - at);
       const auto bytes = comm::on_rank_0(
           world, [&] { return read_stored(*model, parameter, whole, type, at, count); });
-      take(transfers, state, parameter, type, at, bytes);
+      take(transfers, state, parameter, type, at, bytes, hash);
     }
   }
 }
@@ -120,9 +156,11 @@ std::unique_ptr<HfModel> open_hf_model(const std::filesystem::path& folder,
   return model;
 }
 
-void load_hf_weights(const std::filesystem::path& folder, const model::ModelConfig& config,
-                     const State& state, const comm::Communicator& world, ReadBy by) {
+std::uint64_t load_hf_weights(const std::filesystem::path& folder, const model::ModelConfig& config,
+                              const State& all, const comm::Communicator& world, ReadBy by) {
+  const auto state = all.only(model_group);
   const auto& table = state.layout.table();
+  FrozenHash hash(state);
   if (by == ReadBy::rank0) {
     std::unique_ptr<HfModel> model;
     comm::agree(world, [&] {
@@ -130,17 +168,25 @@ void load_hf_weights(const std::filesystem::path& folder, const model::ModelConf
       model = std::make_unique<HfModel>(folder, config, table);
       model->check_fits();
     });
-    return broadcast(model.get(), state, world);
+    broadcast(model.get(), state, world, hash);
+    return hash.total(world);
   }
   const auto model = open_hf_model(folder, config, table, world);
-  comm::agree(world, [&] { fill_all(transfers_of_model(state), state, *model); });
+  comm::agree(world, [&] {
+    fill_all(transfers_of(state, Part::base), state, *model,
+             [&](const ShardIo& transfer, std::int64_t at, std::span<const float> values) {
+               hash.add(transfer, at, values);
+             });
+  });
+  return hash.total(world);
 }
 
-void load_adapters(const std::filesystem::path& folder, const State& state,
+void load_adapters(const std::filesystem::path& folder, const State& all,
                    const comm::Communicator& world) {
+  const auto state = all.only(model_group);
   comm::agree(world, [&] {
-    fill_all(transfers_of_model(state, Part::adapters), state,
-             PeftFolder(folder, state.layout.table()));
+    fill_all(transfers_of(state, Part::adapters), state, PeftFolder(folder, state.layout.table()),
+             [](const auto&...) {});
   });
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "checkpoint/format.hpp"
+#include "checkpoint/hf/base_model.hpp"
 #include "checkpoint/hf/hf_model.hpp"
 #include "checkpoint/hf/peft_folder.hpp"
 #include "core/build_info.hpp"
@@ -47,6 +48,7 @@ StartEvent RunCheckpoints::resume(const ConfigChanges& changes) {
   };
   const auto found = store_.resume(state_, mode, check);
   if (!found) return initialize_weights();
+  if (found->base) load_base(*found->base);
   trainer_.resume_from(found->step, found->tokens);
   trainer_.keep_bf16_products(found->bf16_products);
   saved_attention_ = found->attention;
@@ -70,8 +72,9 @@ StartEvent RunCheckpoints::initialize_weights() {
   else if (setup_.inputs.model.lora)
     trainer_.draw(sharding::ShardedState::Units::trained);
   if (pretrained.load_weights) {
-    checkpoint::load_hf_weights(pretrained.hf, setup_.inputs.model, state_, world_,
-                                pretrained.load);
+    const auto hash = checkpoint::load_hf_weights(pretrained.hf, setup_.inputs.model, state_,
+                                                  world_, pretrained.load);
+    refer_to_base(pretrained.hf, hash);
     folders.push_back("the weights of " + pretrained.hf);
   }
   if (!pretrained.adapters.empty()) {
@@ -83,6 +86,31 @@ StartEvent RunCheckpoints::initialize_weights() {
   const auto loaded = fmt::format("{}", fmt::join(folders, " and "));
   spdlog::info("loaded {} in {:.2f} s", loaded, seconds_since(begin));
   return {"start", loaded};
+}
+
+/// Reads the frozen weights, which the checkpoint does not hold, from its base model, or from the
+/// copy that the inputs name.
+void RunCheckpoints::load_base(const checkpoint::BaseModel& saved) {
+  const auto& pretrained = setup_.inputs.pretrained;
+  const auto folder = pretrained.load_weights ? pretrained.hf : saved.path;
+  comm::agree(world_, [&] {
+    if (world_.rank() == 0) checkpoint::check_base_exists(folder);
+  });
+  const auto hash = checkpoint::load_hf_weights(
+      folder, setup_.inputs.model, state_.only(checkpoint::Holds::frozen), world_, pretrained.load);
+  comm::agree(world_, [&] {
+    if (world_.rank() == 0) checkpoint::check_base(saved, folder, hash);
+  });
+  spdlog::info("read the frozen weights from {}", folder);
+  refer_to_base(folder, hash);
+}
+
+/// Makes later checkpoints refer to this folder for the frozen weights, if there are some and the
+/// inputs do not include them.
+void RunCheckpoints::refer_to_base(const std::string& folder, std::uint64_t hash) {
+  const bool has_frozen = setup_.table->trained_numel() < setup_.table->numel();
+  if (!has_frozen || setup_.inputs.checkpoint.base == checkpoint::BaseWeights::include) return;
+  base_ = {std::filesystem::absolute(folder).lexically_normal().string(), hash};
 }
 
 bool RunCheckpoints::due(std::int64_t step) const {
@@ -102,7 +130,8 @@ void RunCheckpoints::save(ProgressBar& progress) {
   finish();
   watchdog_.begin(Activity::saving, trainer_.step(), time_for_first_checkpoint(setup_));
   const auto start = Clock::now();
-  under_way_ = store_.save(state_, progress_now());
+  under_way_ =
+      store_.save(base_ ? state_.only(checkpoint::Holds::trained) : state_, progress_now());
   last_save_ = Clock::now();
   saved_step_ = trainer_.step();
   progress.clear();
@@ -124,7 +153,8 @@ checkpoint::TrainState RunCheckpoints::progress_now() const {
           .llamesh_version = version(),
           .data = data_.fingerprint,
           .bf16_products = trainer_.bf16_products(),
-          .attention = ops::used_attention()};
+          .attention = ops::used_attention(),
+          .base = base_};
 }
 
 void RunCheckpoints::finish() {

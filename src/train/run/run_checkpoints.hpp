@@ -17,7 +17,8 @@
 namespace llamesh::train {
 
 /// A run's checkpoints: resuming, deciding when a save is due, and saving, asynchronously if the
-/// inputs say so. checkpoint::Store manages the files and removes old ones.
+/// inputs say so. Frozen weights are in the base model, whose hash each resume proves, or in the
+/// checkpoints. checkpoint::Store manages the files and removes old ones.
 class RunCheckpoints {
  public:
   /// Collective. Borrows everything except `folder`.
@@ -49,6 +50,8 @@ class RunCheckpoints {
   using Clock = std::chrono::steady_clock;
 
   StartEvent initialize_weights();
+  void load_base(const checkpoint::BaseModel& saved);
+  void refer_to_base(const std::string& folder, std::uint64_t hash);
   checkpoint::TrainState progress_now() const;
 
   const comm::Communicator& world_;
@@ -57,8 +60,9 @@ class RunCheckpoints {
   Trainer& trainer_;
   comm::Watchdog& watchdog_;
   JobReport& report_;
-  std::filesystem::path folder_;  ///< the run's own checkpoints
-  checkpoint::State state_;       ///< views into the trainer
+  std::filesystem::path folder_;               ///< the run's own checkpoints
+  checkpoint::State state_;                    ///< views into the trainer
+  std::optional<checkpoint::BaseModel> base_;  ///< of what is saved
   DataOfRun data_;
   checkpoint::Store store_;
   Clock::time_point last_save_ = Clock::now();

@@ -79,6 +79,10 @@ struct ProfileOptions {
   std::string steps;  ///< "10-12" or "10": traced into <run>/trace; empty: none
 };
 
+struct Inputs;
+/// Returns true if a fresh run's checkpoints refer to a base model for frozen weights.
+bool refers_to_base(const Inputs& in);
+
 /// All options of a run, from every layer, as filled in by config/.
 struct Inputs {
   RunOptions run;

@@ -128,6 +128,10 @@ sharding::Placements place(Inputs& in, const model::ParameterTable& table,
 
 }  // namespace
 
+bool refers_to_base(const Inputs& in) {
+  return in.checkpoint.base == checkpoint::BaseWeights::reference && in.pretrained.load_weights;
+}
+
 std::string describe(const device::MemoryByUse& bytes) {
   std::string text;
   for (std::size_t use = 0; use < bytes.size(); ++use)

@@ -8,7 +8,8 @@
 namespace llamesh::train {
 
 /// Returns the matmul FLOPs per token, forward and backward: 6 N, where N counts the parameters
-/// used in matmuls. No step does fewer.
+/// used in matmuls. No step does fewer. A frozen parameter counts 4, without its own gradient, and
+/// 2 below the lowest trained parameter, where no backward pass takes place.
 double matmul_flops_per_token(const model::ParameterTable& table);
 
 /// Returns the FLOPs per token, forward and backward, at sequence length T: 6 N + 12 L (H E) T

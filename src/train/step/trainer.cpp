@@ -97,11 +97,12 @@ std::string Trainer::describe() const {
   const Inputs& in = setup_.inputs;
   const auto products = bf16_products();
   const auto& peak = meter_.gemm_peak();
-  return fmt::format("{} parameters in {}, mesh {}, {}, {}, {} thread{} per rank{}{}",
-                     setup_.table->numel(), name_of(in.precision.parameters),
-                     comm::to_string(setup_.mesh), sharding::name_of(in.sharding.strategy),
-                     device::description(), threads_, threads_ == 1 ? "" : "s",
-                     peak ? ", " + peak->describe() : "",
+  const auto frozen = setup_.table->numel() - setup_.table->trained_numel();
+  return fmt::format("{} parameters{} in {}, mesh {}, {}, {}, {} thread{} per rank{}{}",
+                     setup_.table->numel(), frozen == 0 ? "" : fmt::format(" ({} frozen)", frozen),
+                     name_of(in.precision.parameters), comm::to_string(setup_.mesh),
+                     sharding::name_of(in.sharding.strategy), device::description(), threads_,
+                     threads_ == 1 ? "" : "s", peak ? ", " + peak->describe() : "",
                      products.empty() ? "" : ", bf16 matmuls: " + products);
 }
 

@@ -20,6 +20,7 @@ float32, one tensor after another. NAME.json:
     adamw       the options of torch.optim.AdamW and of clip_grad_norm_
     step_losses, step_grad_norms   one per optimizer step, on the same batch: loss before the step, norm
                 before clipping
+    freeze      only with frozen parameters (requires_grad=False): patterns of their names. They have no gradients here.
     tensors     name -> {shape, offset}: offset counts float32 values. Names: weights/<parameter>,
                 gradients/<parameter>, trained/<parameter> (after the last step), logits (B, T, V). Models with adapters
     (made with peft 0.21.2) have gradients of these only; their names are PEFT's without "base_model.model.".
@@ -28,6 +29,7 @@ float32; transformers itself rounds norms, softmax and logits to float32. What i
 1e-6 relative, well below the tolerances that a comparison needs.
 """
 
+import fnmatch
 import json
 import pathlib
 import sys
@@ -158,6 +160,12 @@ MODELS = {
                     "vocab_size": 42, "rope_theta": 1e6, "tie_word_embeddings": True, "initializer_range": 0.16,
                     "num_experts": 8, "num_experts_per_tok": 3, "norm_topk_prob": True,
                     "output_router_logits": True, "router_aux_loss_coef": 0.5},
+    # Frozen parameters (see FROZEN), whose split sizes 2 and 4 divide.
+    "frozen": {"hidden_size": 24, "intermediate_size": 36, "num_attention_heads": 8, "num_key_value_heads": 4,
+               "head_dim": 4, "vocab_size": 48, "rope_theta": 10000.0, "tie_word_embeddings": False,
+               "num_hidden_layers": 3, "attention_bias": True, "initializer_range": 0.25},
+    "frozen_tied": {"hidden_size": 20, "intermediate_size": 36, "num_attention_heads": 4, "num_key_value_heads": 2,
+                    "head_dim": 8, "vocab_size": 52, "rope_theta": 500000.0, "tie_word_embeddings": True},
     # Adapters (see LORA).
     "lora": {"hidden_size": 20, "intermediate_size": 36, "num_attention_heads": 4, "num_key_value_heads": 2,
              "head_dim": 6, "vocab_size": 52, "rope_theta": 10000.0, "tie_word_embeddings": False,
@@ -168,6 +176,10 @@ MODELS = {
     "lora_gpt2": {"model_type": "gpt2", "n_embd": 20, "n_head": 4, "n_layer": 2, "n_inner": 34, "vocab_size": 42,
                   "n_positions": 99},
 }
+# The lowest layer and parts of those above; parts of each layer above a trained embedding.
+FROZEN = {"frozen": ["model.embed_tokens.weight", "model.layers.0.*", "*.k_proj.*", "*.gate_proj.weight",
+                     "*.2.input_layernorm.weight", "*.v_proj.bias", "lm_head.weight"],
+          "frozen_tied": ["*.mlp.*", "*.self_attn.q_proj.weight", "model.norm.weight"]}
 # LoraConfig's keys. The models with adapters are those of PEFT, which trains the adapters alone.
 LORA = {
     "lora": {"r": 3, "lora_alpha": 7, "use_rslora": True,
@@ -273,7 +285,7 @@ def backward(model, loss, aux_loss):
     """An expert without tokens has a gradient of zero, where transformers' has none."""
     (loss if aux_loss is None else loss + model.config.router_aux_loss_coef * aux_loss).backward()
     for parameter in model.parameters():
-        if parameter.grad is None and parameter.requires_grad:
+        if parameter.requires_grad and parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
 
 
@@ -285,8 +297,9 @@ def adamw_of(config):
 
 def make_optimizer(model, options):
     """Weight decay on matrices only, as in llamesh."""
-    groups = [{"params": [p for p in model.parameters() if p.dim() == 2], "weight_decay": options["weight_decay"]},
-              {"params": [p for p in model.parameters() if p.dim() == 1], "weight_decay": 0.0}]
+    trained = [p for p in model.parameters() if p.requires_grad]
+    groups = [{"params": [p for p in trained if p.dim() == 2], "weight_decay": options["weight_decay"]},
+              {"params": [p for p in trained if p.dim() == 1], "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=options["lr"], betas=tuple(options["betas"]), eps=options["eps"])
 
 
@@ -301,6 +314,8 @@ def write(folder, name, config, seed):
     torch.manual_seed(seed)
     model = make_model(config, name in COLLAPSED)
     described = stored_config(model, config)
+    for parameter_name, parameter in model.named_parameters():
+        parameter.requires_grad_(not any(fnmatch.fnmatchcase(parameter_name, p) for p in FROZEN.get(name, [])))
     if name in LORA:
         model = with_adapters(model, LORA[name])
         described |= {"llamesh_lora": LORA[name]}
@@ -341,6 +356,8 @@ def write(folder, name, config, seed):
         "adamw": adamw_of(config) | {"clip_norm": clip_norm}, "step_losses": losses, "step_grad_norms": norms, "tensors": index}
     if aux_losses:
         description |= {"aux_loss": aux_loss.item(), "step_aux_losses": aux_losses}
+    if name in FROZEN:
+        description["freeze"] = FROZEN[name]
     if starts is not None:
         description["document_starts"] = starts.tolist()
     lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in description.items()]
