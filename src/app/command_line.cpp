@@ -272,6 +272,9 @@ void CommandLine::add_models() {
                       "Dtype of the Hugging Face folder: fp32 (the default), bf16, fp16");
   command->add_option("--max-shard-size", convert_.max_shard_size,
                       "Largest file of the folder, e.g. 500MB (default 5GB)");
+  command->add_flag("--merge", convert_.merge,
+                    "From a run with LoRA: the whole model with its adapters merged (default: the "
+                    "adapters as a PEFT folder)");
   add_examples(command, {"llamesh convert --from runs/tiny --to FOLDER --dtype bf16",
                          "mpirun -n 8 llamesh convert --from FOLDER --to CHECKPOINT"});
   runs(command, [this] { return convert(convert_); });
@@ -280,6 +283,8 @@ void CommandLine::add_models() {
     to->add_option("MODEL", arguments.model,
                    "A checkpoint, a run folder (its newest good one), or a Hugging Face folder")
         ->required();
+    to->add_option("--adapter", arguments.adapter,
+                   "A PEFT folder whose LoRA adapters are added to the model");
     to->add_option("--tokenizer", arguments.tokenizer, "Use this one instead of the model's own");
     to->add_option("--dtype", arguments.dtype,
                    "Dtype of the weights in memory: fp32 (the default), bf16");

@@ -4,12 +4,14 @@
 
 #include "app/origin.hpp"
 #include "checkpoint/format.hpp"
+#include "checkpoint/hf/peft_folder.hpp"
 #include "checkpoint/location.hpp"
 #include "checkpoint/state_reader.hpp"
 #include "checkpoint/stored_model.hpp"
 #include "core/error.hpp"
 #include "device/async_copy.hpp"
 #include "model/config_json.hpp"
+#include "model/lora.hpp"
 #include "ops/ops.hpp"
 
 namespace llamesh::app {
@@ -34,36 +36,50 @@ std::string tokenizer_for(const LoadedModel& model, const std::string& asked) {
   return own;
 }
 
-LoadedModel::Shape LoadedModel::shape_of(const std::string& path) {
+LoadedModel::Shape LoadedModel::shape_of(const std::string& path, const std::string& adapter) {
   const auto location = checkpoint::locate(path);
+  Shape shape;
   if (location.kind == checkpoint::PathKind::hf_folder) {
-    Shape shape{model::read_config_json(path), {}};
+    shape.config = model::read_config_json(path);
     shape.data.tokenizer = path;
-    return shape;
+  } else {
+    const auto progress = checkpoint::read_manifest(path).progress;
+    const auto origin = origin_of(progress.config);
+    shape = {model::parse_config_json(progress.model_config, path), origin.data};
+    shape.data.tokenizer = tokenizer_of(origin);
   }
-  const auto progress = checkpoint::read_manifest(path).progress;
-  const auto origin = origin_of(progress.config);
-  Shape shape{model::parse_config_json(progress.model_config, path), origin.data};
-  shape.data.tokenizer = tokenizer_of(origin);
+  if (adapter.empty()) return shape;
+  validate(!shape.config.lora, "{} has adapters of its own; leave --adapter {} out", path, adapter);
+  shape.config.lora = model::read_adapter_config(adapter);
   return shape;
 }
 
 LoadedModel::LoadedModel(const std::string& path, DType dtype, const comm::ParallelDims& dims,
-                         int rank)
-    : LoadedModel(path, dtype, shape_of(path), dims, rank) {}
+                         int rank, const std::string& adapter)
+    : LoadedModel(path, dtype, shape_of(path, adapter), dims, rank, adapter) {}
 
 LoadedModel::LoadedModel(const std::string& path, DType dtype, Shape shape,
-                         const comm::ParallelDims& dims, int rank)
-    : config(shape.config),
+                         const comm::ParallelDims& dims, int rank, const std::string& adapter)
+    : config(shape.config.base()),
       table(model::parameter_table(config)),
       data(std::move(shape.data)),
       shard(sharding::tensor_shard(table, dims, rank)),
       weights(shard.table, dtype) {
-  load(path, rank == 0 ? checkpoint::ProveBase::yes : checkpoint::ProveBase::no);
+  const auto prove = rank == 0 ? checkpoint::ProveBase::yes : checkpoint::ProveBase::no;
+  const auto location = checkpoint::locate(path);
+  if (!shape.config.lora) {
+    load(*checkpoint::open_model(location, config, table, prove));
+    return;
+  }
+  const auto adapted = model::parameter_table(shape.config);
+  auto stored = adapter.empty()
+                    ? checkpoint::open_model(location, shape.config, adapted, prove)
+                    : checkpoint::with_adapters(
+                          checkpoint::open_model(location, config, table, prove), adapter, adapted);
+  load(*checkpoint::merge_adapters(std::move(stored), shape.config, adapted));
 }
 
-void LoadedModel::load(const std::string& path, checkpoint::ProveBase prove) {
-  const auto stored = checkpoint::open_model(checkpoint::locate(path), config, table, prove);
+void LoadedModel::load(const checkpoint::StoredModel& stored) {
   auto& stream = device::compute_stream();
   device::Staging staging;
   std::vector<float> values;
@@ -71,7 +87,7 @@ void LoadedModel::load(const std::string& path, checkpoint::ProveBase prove) {
     const auto id = static_cast<model::ParameterId>(i);
     const auto& part = shard.parts[i];
     values.resize(static_cast<std::size_t>(part.numel()));
-    stored->read(id, {part, 0, part.numel()}, values);
+    stored.read(id, {part, 0, part.numel()}, values);
     const Tensor host(values.data(), DType::f32, {part.numel()});
     ops::copy(stream, weights.values(id).reshape({part.numel()}), staging.to_device(stream, host));
   }

@@ -19,7 +19,7 @@ std::string model_path(const std::string& name);
 /// A model for `generate` and `evaluate`, on this process's device: all weights, or this rank's
 /// part of each.
 struct LoadedModel {
-  model::ModelConfig config;  ///< resolved
+  model::ModelConfig config;  ///< resolved, without adapters
   model::ParameterTable table;
   /// From its training data: tokenizer, document_mask and eos_token are set.
   data::DataOptions data;
@@ -27,22 +27,23 @@ struct LoadedModel {
   model::FrozenWeights weights;  ///< this rank's parts
 
   /// Loads the weights in `dtype`, split along the tensor axis of `dims`; `path` comes from
-  /// model_path(). Temporarily also needs this rank's part of the largest tensor in fp32. Throws a
-  /// user error that names whatever is missing, does not fit or cannot be divided.
+  /// model_path(). Adapters, a checkpoint's own or those of the PEFT folder `adapter`, are merged
+  /// into the weights. Temporarily also needs this rank's part of the largest tensor in fp32.
+  /// Throws a user error that names whatever is missing, does not fit or cannot be divided.
   LoadedModel(const std::string& path, DType dtype, const comm::ParallelDims& dims = {},
-              int rank = 0);
+              int rank = 0, const std::string& adapter = "");
   LoadedModel(const LoadedModel&) = delete;
   LoadedModel& operator=(const LoadedModel&) = delete;
 
  private:
   struct Shape {
-    model::ModelConfig config;
+    model::ModelConfig config;  ///< with adapters, if there are any
     data::DataOptions data;
   };
-  static Shape shape_of(const std::string& path);
+  static Shape shape_of(const std::string& path, const std::string& adapter);
   LoadedModel(const std::string& path, DType dtype, Shape shape, const comm::ParallelDims& dims,
-              int rank);
-  void load(const std::string& path, checkpoint::ProveBase prove);
+              int rank, const std::string& adapter);
+  void load(const checkpoint::StoredModel& stored);
 };
 
 /// Returns the requested tokenizer, or else the model's own, for tokenizer::open_tokenizer. Throws

@@ -37,11 +37,12 @@ enum class ReadBy : std::uint8_t {
   rank0,      ///< rank 0 reads and sends to all: for one slow disk shared by many ranks
 };
 
-/// Input keys `model.hf`, `model.load_weights` and `model.load`.
+/// Input keys `model.hf`, `model.load_weights`, `model.load` and `model.lora.from`.
 struct PretrainedOptions {
   std::string hf;             ///< Hugging Face folder; empty: none
   bool load_weights = false;  ///< start from its weights if the run has no checkpoint
   ReadBy load = ReadBy::each_rank;
+  std::string adapters = {};  ///< PEFT folder whose adapters the run starts from; empty: none
 };
 
 }  // namespace llamesh::checkpoint

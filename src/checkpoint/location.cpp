@@ -11,8 +11,10 @@
 #include "checkpoint/state_reader.hpp"
 #include "checkpoint/store.hpp"
 #include "core/error.hpp"
+#include "core/text.hpp"
 #include "data/mapped_file.hpp"
 #include "data/token_ids.hpp"
+#include "model/lora.hpp"
 
 namespace llamesh::checkpoint {
 namespace {
@@ -69,6 +71,9 @@ Location locate(const std::string& name) {
   if (is_hf_folder(path)) return {PathKind::hf_folder, path};
   if (fs::is_directory(path / "checkpoints"))
     return {PathKind::run, path, committed_checkpoints(path / "checkpoints")};
+  validate(!model::is_peft_folder(path),
+           "{} holds adapters only; name the model beside which they lie, and add --adapter {}",
+           path.string(), shell_word(path.string()));
   auto checkpoints = committed_checkpoints(path);
   validate(!checkpoints.empty(),
            "{} is neither a run folder nor a checkpoint (it has no manifest.json) nor a Hugging "

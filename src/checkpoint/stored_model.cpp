@@ -2,7 +2,11 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <map>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "checkpoint/format.hpp"
 #include "checkpoint/hf/base_model.hpp"
@@ -10,6 +14,7 @@
 #include "checkpoint/state_reader.hpp"
 #include "core/error.hpp"
 #include "model/config_json.hpp"
+#include "model/lora.hpp"
 
 namespace llamesh::checkpoint {
 namespace {
@@ -60,7 +65,80 @@ class CheckpointModel final : public StoredModel {
   std::unique_ptr<StoredModel> base_;
 };
 
+class MergedModel final : public StoredModel {
+ public:
+  MergedModel(std::unique_ptr<StoredModel> model, const model::ModelConfig& config,
+              const model::ParameterTable& table)
+      : model_(std::move(model)),
+        scaling_(static_cast<float>(config.lora->scaling())),
+        adapters_(model::adapters_by_weight(table)),
+        ids_(model::base_parameters(table)) {
+    for (const auto& p : table.parameters) shapes_.push_back(p.shape);
+  }
+
+  void read(model::ParameterId parameter, const BoxRange& range,
+            std::span<float> values) const override {
+    const auto id = ids_[model::index(parameter)];
+    model_->read(id, range, values);
+    const auto found = adapters_.find(id);
+    if (found == adapters_.end()) return;
+    load(found->second);
+    for_each_run(
+        shapes_[model::index(id)], range,
+        [&](std::int64_t begin, std::int64_t at, std::int64_t count) {
+          add(begin, values.subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count)));
+        });
+  }
+
+ private:
+  /// Reads A and B, unless they are the last ones read.
+  void load(const model::Adapter& adapter) const {
+    if (loaded_ == adapter.a) return;
+    const auto whole = [&](model::ParameterId id) {
+      const auto box = Box::whole(shapes_[model::index(id)]);
+      std::vector<float> values(static_cast<std::size_t>(box.numel()));
+      model_->read(id, {box, 0, box.numel()}, values);
+      return values;
+    };
+    a_ = whole(adapter.a);
+    b_ = whole(adapter.b);
+    loaded_ = adapter.a;
+    rank_ = static_cast<std::size_t>(shapes_[model::index(adapter.a)][0]);
+  }
+  /// Adds s B A to a weight's elements from `begin` on, row by row.
+  void add(std::int64_t begin, std::span<float> values) const {
+    const auto columns = a_.size() / rank_;
+    auto at = static_cast<std::size_t>(begin);
+    while (!values.empty()) {
+      const auto row = at / columns, column = at % columns;
+      const auto count = std::min(values.size(), columns - column);
+      for (std::size_t k = 0; k < rank_; ++k) {
+        const float factor = scaling_ * b_[row * rank_ + k];
+        const float* a = a_.data() + k * columns + column;
+        for (std::size_t i = 0; i < count; ++i) values[i] += factor * a[i];
+      }
+      values = values.subspan(count);
+      at += count;
+    }
+  }
+
+  std::unique_ptr<StoredModel> model_;
+  float scaling_;
+  std::map<model::ParameterId, model::Adapter> adapters_;
+  std::vector<model::ParameterId> ids_;
+  std::vector<Shape> shapes_;
+  mutable std::optional<model::ParameterId> loaded_;
+  mutable std::vector<float> a_, b_;
+  mutable std::size_t rank_ = 0;
+};
+
 }  // namespace
+
+std::unique_ptr<StoredModel> merge_adapters(std::unique_ptr<StoredModel> model,
+                                            const model::ModelConfig& config,
+                                            const model::ParameterTable& table) {
+  return std::make_unique<MergedModel>(std::move(model), config, table);
+}
 
 std::unique_ptr<StoredModel> open_model(const std::filesystem::path& checkpoint, Manifest manifest,
                                         const model::ParameterTable& table, ProveBase prove) {

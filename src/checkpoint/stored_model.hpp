@@ -38,4 +38,11 @@ std::unique_ptr<StoredModel> open_model(const Location& location, const model::M
                                         const model::ParameterTable& table,
                                         ProveBase prove = ProveBase::yes);
 
+/// Merges adapters into their weights: returns the model of the config without them, whose weights
+/// are W + s B A, summed in fp32. `model` has the parameters of `table`, that of `config`, which
+/// has adapters.
+std::unique_ptr<StoredModel> merge_adapters(std::unique_ptr<StoredModel> model,
+                                            const model::ModelConfig& config,
+                                            const model::ParameterTable& table);
+
 }  // namespace llamesh::checkpoint

@@ -26,6 +26,11 @@ inline EnumNames<model::RopeType> names(model::RopeType) {
   return {{{"llama3", llama3}, {"linear", linear}, {"yarn", yarn}}};
 }
 
+inline EnumNames<model::LoraInit> names(model::LoraInit) {
+  using enum model::LoraInit;
+  return {{{"kaiming_uniform", kaiming_uniform}, {"gaussian", gaussian}}};
+}
+
 inline EnumNames<sharding::Strategy> names(sharding::Strategy) {
   using enum sharding::Strategy;
   EnumNames<sharding::Strategy> result;

@@ -19,9 +19,9 @@ std::filesystem::path resolve_path(const Node& path, const std::string& name);
 bool sets(const std::vector<std::string>& overrides, const std::string& key);
 
 /// Removes keys from an input file's tree that `overrides`, not yet applied, replace by another
-/// key: model.hf and model.file replace the file's model (all keys in its group except `load`),
-/// train.epochs replaces train.steps and vice versa. Returns a log line if part of the model is
-/// replaced, else nothing.
+/// key: model.hf and model.file replace the file's model (all keys in its group except `load` and
+/// `lora`), train.epochs replaces train.steps and vice versa. Returns a log line if part of the
+/// model is replaced, else nothing.
 std::string drop_replaced(Node& root, const std::vector<std::string>& overrides,
                           const std::string& name);
 

@@ -11,6 +11,7 @@
 #include "config/keys.hpp"
 #include "core/error.hpp"
 #include "model/config_json.hpp"
+#include "model/lora.hpp"
 
 namespace llamesh::config {
 namespace {
@@ -115,6 +116,28 @@ void include_model_file(Node& model, const Node& file, const std::string& name) 
   model = std::move(below);
 }
 
+/// Merges the adapter_config.json of the PEFT folder in `from` under the keys in model.lora.
+void include_peft_folder(Node& lora, const std::string& name) {
+  Node* from = lora.find("from");
+  if (from == nullptr || from->scalar.empty()) return;
+  const auto folder = fs::absolute(resolve_path(*from, name)).lexically_normal();
+  from->scalar = folder.string();
+  KeyWriter writer;
+  auto adapters = model::Lora{};
+  lora_keys(writer, adapters);
+  Node below = parse_tree(writer.text(), name);
+  const auto written = [&](const auto& member) { return lora.find(member.first) != nullptr; };
+  if (std::ranges::all_of(below.members, written)) return;  // as in a run's config.yaml
+  validate(model::is_peft_folder(folder), "{}: model.lora.from: {} has no {}", from->where,
+           folder.string(), model::adapter_config_name);
+  adapters = model::read_adapter_config(folder);
+  KeyWriter of_folder;
+  lora_keys(of_folder, adapters);
+  below = parse_tree(of_folder.text(), folder.string());
+  overlay(below, std::move(lora));
+  lora = std::move(below);
+}
+
 }  // namespace
 
 bool sets(const std::vector<std::string>& overrides, const std::string& key) {
@@ -145,7 +168,8 @@ std::string drop_replaced(Node& root, const std::vector<std::string>& overrides,
     drop("train", [&](const std::string& key) { return key == (steps ? "epochs" : "steps"); });
   const bool hf = sets(overrides, "model.hf"), file = sets(overrides, "model.file");
   if (!hf && !file) return "";
-  const auto dropped = drop("model", [](const std::string& key) { return key != "load"; });
+  const auto dropped =
+      drop("model", [](const std::string& key) { return key != "load" && key != "lora"; });
   if (dropped.empty()) return "";
   return fmt::format("{} of the command line replaces the model of {}: {}",
                      hf ? "model.hf" : "model.file", name, fmt::join(dropped, ", "));
@@ -162,6 +186,7 @@ void include_model(Node& root, const std::string& name) {
            hf ? hf->where : "");
   if (hf != nullptr) include_hf_folder(*model, *hf, name);
   if (file != nullptr) include_model_file(*model, *file, name);
+  if (Node* lora = model->find("lora")) include_peft_folder(*lora, name);
 }
 
 }  // namespace llamesh::config

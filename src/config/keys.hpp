@@ -60,12 +60,26 @@ void shape_keys(Io& io, model::ModelConfig& m) {
 }
 
 template <class Io>
+void lora_keys(Io& io, model::Lora& lora) {
+  io.key("rank", lora.rank, at_least(1));
+  io.key("alpha", lora.alpha, above(0));
+  io.key("targets", lora.targets);
+  io.key("rslora", lora.rslora);
+  io.key("init", lora.init);
+  io.key("dropout", lora.dropout, from_to(0, 1));
+}
+
+template <class Io>
 void model_keys(Io& io, model::ModelConfig& m, checkpoint::PretrainedOptions& p) {
   io.handled("file");
   io.key("hf", p.hf);
   io.key("load_weights", p.load_weights);
   io.key("load", p.load);
   shape_keys(io, m);
+  io.optional_section("lora", m.lora, [&](model::Lora& lora) {
+    io.key("from", p.adapters);
+    lora_keys(io, lora);
+  });
 }
 
 template <class Io>

@@ -30,30 +30,56 @@ std::uint64_t name_hash(std::string_view name) {
   return h;
 }
 
-void fill_normal(float* out, std::int64_t first, std::int64_t count, std::uint64_t seed,
-                 std::string_view name, float stddev) {
+namespace {
+
+/// Writes elements [first, first + count) in stream `(seed, name)`. One Philox block gives the four
+/// elements 4b .. 4b+3, which values_of(words) makes from it. All cores draw a model with billions
+/// of parameters.
+template <class ValuesOf>
+void fill_blocks(float* out, std::int64_t first, std::int64_t count, std::uint64_t seed,
+                 std::string_view name, ValuesOf values_of) {
   const std::uint64_t stream = name_hash(name);
   const std::int64_t first_block = first / 4;
   const std::int64_t last_block = (first + count + 3) / 4;
-  // One Philox block gives the four elements 4b .. 4b+3. All cores draw a model with billions of
-  // parameters.
 #pragma omp parallel for schedule(static) if (count >= 65536)
   for (std::int64_t block = first_block; block < last_block; ++block) {
-    const auto words = philox(seed, stream, static_cast<std::uint64_t>(block));
-    std::array<float, 4> z{};
-    for (std::size_t pair = 0; pair < 2; ++pair) {
-      const double u = (words[2 * pair] + 0.5) * 0x1p-32;  // in (0, 1)
-      const double v = (words[2 * pair + 1] + 0.5) * 0x1p-32;
-      const double radius = std::sqrt(-2.0 * std::log(u));
-      const double angle = 2.0 * std::numbers::pi * v;
-      z[2 * pair] = static_cast<float>(radius * std::cos(angle));
-      z[2 * pair + 1] = static_cast<float>(radius * std::sin(angle));
-    }
+    const std::array<float, 4> z =
+        values_of(philox(seed, stream, static_cast<std::uint64_t>(block)));
     const std::int64_t begin = std::max(first, block * 4);
     const std::int64_t end = std::min(first + count, block * 4 + 4);
     for (std::int64_t i = begin; i < end; ++i)
-      out[i - first] = stddev * z[static_cast<std::size_t>(i - block * 4)];
+      out[i - first] = z[static_cast<std::size_t>(i - block * 4)];
   }
+}
+
+double in_unit_interval(std::uint32_t word) {
+  return (word + 0.5) * 0x1p-32;  // in (0, 1)
+}
+
+}  // namespace
+
+void fill_normal(float* out, std::int64_t first, std::int64_t count, std::uint64_t seed,
+                 std::string_view name, float stddev) {
+  fill_blocks(out, first, count, seed, name, [stddev](const auto& words) {
+    std::array<float, 4> z{};
+    for (std::size_t pair = 0; pair < 2; ++pair) {
+      const double radius = std::sqrt(-2.0 * std::log(in_unit_interval(words[2 * pair])));
+      const double angle = 2.0 * std::numbers::pi * in_unit_interval(words[2 * pair + 1]);
+      z[2 * pair] = stddev * static_cast<float>(radius * std::cos(angle));
+      z[2 * pair + 1] = stddev * static_cast<float>(radius * std::sin(angle));
+    }
+    return z;
+  });
+}
+
+void fill_uniform(float* out, std::int64_t first, std::int64_t count, std::uint64_t seed,
+                  std::string_view name, float bound) {
+  fill_blocks(out, first, count, seed, name, [bound](const auto& words) {
+    std::array<float, 4> values{};
+    for (std::size_t i = 0; i < 4; ++i)
+      values[i] = bound * static_cast<float>(2 * in_unit_interval(words[i]) - 1);
+    return values;
+  });
 }
 
 }  // namespace llamesh

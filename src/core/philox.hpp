@@ -22,4 +22,8 @@ std::uint64_t name_hash(std::string_view name);
 void fill_normal(float* out, std::int64_t first, std::int64_t count, std::uint64_t seed,
                  std::string_view name, float stddev);
 
+/// Writes values that are uniform in (-bound, bound), like fill_normal().
+void fill_uniform(float* out, std::int64_t first, std::int64_t count, std::uint64_t seed,
+                  std::string_view name, float bound);
+
 }  // namespace llamesh

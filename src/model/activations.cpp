@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "device/device.hpp"
+#include "model/lora.hpp"
 
 namespace llamesh::model {
 
@@ -105,6 +106,8 @@ std::int64_t Activations::plan_at(std::byte* base, const PassShape& pass) {
   last_statistics = plan_statistics(plan, table_.norm, pass.residual.rows);
   if (pass.residual.cols < hidden_)
     row_sums = plan.take(DType::f32, {pass.tensor_ranks * pass.residual.rows});
+  if (const auto columns = adapter_columns(table_); columns > 0)
+    adapters = plan.take(pass.dtype, {2, pass.tokens(), columns});
   normed_last = stream();
   if (pass.has_backward()) d_residual = stream();
   if (pass.has_loss()) {

@@ -108,15 +108,14 @@ KeysValues Attention::project(const BlockContext& ctx, const Tensor& x) {
   const auto s = attended();
   const KeysValues mine{s.k, s.v};
   if (ctx.context.size() > 1 && !ids_.q_norm) {
-    linear(ctx.stream, ctx.weights, ctx.pass, {ids_.k_proj, ids_.v_proj},
-           qkv.slice_cols(s.q.cols(), 2 * s.k.cols()), x);
+    linear(ctx, {ids_.k_proj, ids_.v_proj}, qkv.slice_cols(s.q.cols(), 2 * s.k.cols()), x);
     if (rotates_) rotate(ctx, s.k);
     return ctx.context.gather(mine, [&] {
-      linear(ctx.stream, ctx.weights, ctx.pass, {ids_.q_proj}, s.q, x);
+      linear(ctx, {ids_.q_proj}, s.q, x);
       if (rotates_) rotate(ctx, s.q);
     });
   }
-  linear(ctx.stream, ctx.weights, ctx.pass, {ids_.q_proj, ids_.k_proj, ids_.v_proj}, qkv, x);
+  linear(ctx, {ids_.q_proj, ids_.k_proj, ids_.v_proj}, qkv, x);
   if (ids_.q_norm)
     normalize(ctx);
   else if (rotates_)

@@ -62,8 +62,9 @@ struct BlockContext {
   /// (M', D') attention or MLP output that is added to the residual stream; also gradients with
   /// respect to norm outputs.
   Tensor delta;
-  Tensor d_residual;  ///< (M', D') residual stream gradient, passed from layer to layer
-  Tensor row_sums;    ///< fp32 norm scratch, one element per row and rank, if ranks have columns
+  Tensor d_residual;     ///< (M', D') residual stream gradient, passed from layer to layer
+  Tensor row_sums;       ///< fp32 norm scratch, one element per row and rank, if ranks have columns
+  Tensor adapters = {};  ///< (2, M, R) x A^T of adapters and its gradient (Activations::adapters)
   RouterBalance* balance = nullptr;  ///< if set, routers are counted in it and balanced by it
   KvCache* cache = nullptr;          ///< if set, the pass continues the one text cached there
 };

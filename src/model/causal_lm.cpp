@@ -52,7 +52,8 @@ BlockContext CausalLM::context(Weights& weights, const Batch& batch, Pass pass) 
           .document_starts = batch.document_starts,
           .delta = activations_.delta,
           .d_residual = activations_.d_residual,
-          .row_sums = activations_.row_sums};
+          .row_sums = activations_.row_sums,
+          .adapters = activations_.adapters};
 }
 
 void CausalLM::train(Weights& weights, const Batch& batch, float scale) {

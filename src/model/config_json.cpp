@@ -10,11 +10,14 @@
 #include "core/json.hpp"
 #include "model/config_keys.hpp"
 #include "model/family.hpp"
+#include "model/lora.hpp"
 
 namespace llamesh::model {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+constexpr const char* lora_key = "llamesh_lora";  // in checkpoints only
 
 /// Returns the family of a config.json: by `architectures`, or by `model_type` without that.
 const Family& family_of(const ConfigKeys& keys) {
@@ -43,6 +46,7 @@ ModelConfig parse_config_json(const std::string& text, const std::string& name) 
   ModelConfig c;
   c.family = family.name;
   family.read_config(keys, c);
+  if (keys.has(lora_key)) c.lora = parse_adapter_config(keys.object(lora_key));
   try {
     return c.resolved();
   } catch (const Error& error) {
@@ -58,12 +62,14 @@ ModelConfig read_config_json(const std::filesystem::path& folder) {
 std::string to_config_json(const ModelConfig& c, const std::string& dtype,
                            const std::string& base) {
   Json json = base.empty() ? Json::object() : parse_json_object(base, "config.json");
-  for (const auto* key : {"rope_parameters", "rope_scaling", "layer_types", "dtype", "torch_dtype"})
+  for (const auto* key :
+       {"rope_parameters", "rope_scaling", "layer_types", "dtype", "torch_dtype", lora_key})
     json.erase(key);
   const auto& family = family_named(c.family);
   json["architectures"] = {family.architecture};
   json["model_type"] = family.name;
   family.write_config(c, json);
+  if (c.lora) json[lora_key] = to_adapter_config(*c.lora);
   if (!dtype.empty()) json["torch_dtype"] = dtype;
   return json.dump(2);
 }

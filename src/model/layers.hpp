@@ -45,32 +45,37 @@ Tensor final_norm(const BlockContext& ctx, const ParameterTable& table, const Ac
                   const Residual& hidden);
 
 // --- Linear layers that share an input (q, k, v; gate, up; or a single one). If their weights are
-// adjacent in memory, as in a ShardLayout unit, they form one matrix and one GEMM. M tokens, I
-// inputs, O outputs over all layers. ---
+// adjacent in memory, as in a ShardLayout unit, they form one matrix and one GEMM; so do the A's of
+// their adapters. M tokens, I inputs, O outputs over all layers, s ctx.config.lora's scaling. ---
 
-/// y (M, O) rows = x (M, I) rows times the weights, plus the biases. The first layer fills the
-/// first columns of y.
-void linear(device::Stream& stream, Weights& weights, Pass pass,
-            const std::vector<WeightModule>& layers, const Tensor& y, const Tensor& x);
+/// y (M, O) rows = x (M, I) rows times the weights, plus the biases and s (x A^T) B^T for layers
+/// with adapters. The first layer fills the first columns of y.
+void linear(const BlockContext& ctx, const std::vector<WeightModule>& layers, const Tensor& y,
+            const Tensor& x);
 
 /// Backward pass in two parts, so that other work can overlap with the second. The layers stay
 /// entered for this object's lifetime.
 class LinearBackward {
  public:
-  LinearBackward(device::Stream& stream, Weights& weights, const std::vector<WeightModule>& layers);
-  /// dx (M, I) = dy (M, O) times the weights.
+  LinearBackward(const BlockContext& ctx, const std::vector<WeightModule>& layers);
+  /// dx (M, I) = dy (M, O) times the weights and the adapters.
   void input(const Tensor& dx, const Tensor& dy);
-  /// Computes the gradients of weights and biases from dy and the forward pass's x.
+  /// Computes the gradients of weights, biases and adapters from dy and the forward pass's x. Call
+  /// after input().
   void weights(const Tensor& dy, const Tensor& x);
 
  private:
-  device::Stream& stream_;
-  Weights& weights_;
+  const BlockContext& ctx_;
   std::vector<WeightModule> layers_;
   std::deque<UnshardGuard> entered_;
 };
 
 // --- Linear layers on the residual stream, whose matrices the tensor ranks split. ---
+
+inline WeightModule without_bias(WeightModule layer) {
+  layer.bias.reset();
+  return layer;
+}
 
 /// y (M', D') = a row-parallel layer's output for this rank's part of its inputs. The ranks'
 /// partial outputs are summed, and the bias is added to the sum.
@@ -90,7 +95,7 @@ template <class Between>
 void reduced_linear_backward(const BlockContext& ctx, const WeightModule& layer, Tensor d_input,
                              const WholeAndMine& dy, Tensor input, Between between) {
   const UnshardGuard guard(ctx.weights, layer.module, Pass::backward);
-  LinearBackward backward(ctx.stream, ctx.weights, {{layer.module, layer.weight}});
+  LinearBackward backward(ctx, {without_bias(layer)});
   backward.input(d_input, dy.whole);
   between();
   backward.weights(dy.whole, input);

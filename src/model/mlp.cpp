@@ -37,7 +37,7 @@ std::vector<WeightModule> Mlp::inputs() const {
 void Mlp::forward(const BlockContext& ctx, Tensor x, Tensor y) {
   const Tensors& t = tensors_;
   const UnshardGuard guard(ctx.weights, ids_.mlp, ctx.pass);
-  linear(ctx.stream, ctx.weights, ctx.pass, inputs(), t.up, gathered(ctx.stream, ctx.tensor, x));
+  linear(ctx, inputs(), t.up, gathered(ctx.stream, ctx.tensor, x));
   if (ids_.gate_proj)
     ops::swiglu(ctx.stream, t.activated, t.up);
   else
@@ -47,8 +47,7 @@ void Mlp::forward(const BlockContext& ctx, Tensor x, Tensor y) {
 
 void Mlp::recompute(const BlockContext& ctx, Tensor x) {
   const UnshardGuard guard(ctx.weights, ids_.mlp, ctx.pass);
-  linear(ctx.stream, ctx.weights, ctx.pass, inputs(), tensors_.up,
-         gathered(ctx.stream, ctx.tensor, x));
+  linear(ctx, inputs(), tensors_.up, gathered(ctx.stream, ctx.tensor, x));
 }
 
 /// Turns `up` into its gradient, and recomputes `activated` if it was not kept.

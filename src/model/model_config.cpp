@@ -1,5 +1,6 @@
 #include "model/model_config.hpp"
 
+#include <cmath>
 #include <limits>
 #include <string>
 
@@ -15,7 +16,20 @@ constexpr std::int64_t widest = std::int64_t{1} << 20U;
 constexpr std::int64_t longest = std::int64_t{1} << 24U;
 constexpr std::int64_t max_layers = 10'000;
 
+void check_lora(const Lora& lora) {
+  validate(lora.rank >= 1 && lora.rank <= widest, "model.lora.rank is {}; allowed: 1 to {}",
+           lora.rank, widest);
+  validate(lora.alpha > 0, "model.lora.alpha is {}; it must be positive", lora.alpha);
+  validate(lora.dropout == 0, "model.lora.dropout is {}, and llamesh has no dropout; set it to 0",
+           lora.dropout);
+}
+
 }  // namespace
+
+double Lora::scaling() const {
+  const auto r = static_cast<double>(rank);
+  return alpha / (rslora ? std::sqrt(r) : r);
+}
 
 ModelConfig ModelConfig::resolved() const {
   ModelConfig c = *this;
@@ -63,6 +77,7 @@ ModelConfig ModelConfig::resolved() const {
     if (s.original_max_position_embeddings == 0) s.original_max_position_embeddings = 8192;
   }
   known.check(c);
+  if (c.lora) check_lora(*c.lora);
   return c;
 }
 

@@ -30,6 +30,26 @@ struct RopeScaling {
   bool truncate = true;         ///< yarn: rounds the bounds between the two to whole dims
 };
 
+/// How a LoRA adapter's A starts; its B starts at zero.
+enum class LoraInit : std::uint8_t {
+  kaiming_uniform,  ///< uniform in +-1 / sqrt(in): PEFT's default
+  gaussian,         ///< normal with standard deviation 1 / rank
+};
+
+/// Low-rank adapters beside linear layers (Hu et al. 2021): y = x W^T + scaling() (x A^T) B^T.
+/// Everything else is frozen.
+struct Lora {
+  std::int64_t rank = 8;
+  double alpha = 8;
+  /// Names of modules, whole or their last parts, as PEFT's target_modules, with wildcards as in
+  /// fnmatch(3); `all-linear`: all.
+  std::vector<std::string> targets = {"all-linear"};
+  bool rslora = false;  ///< scales by 1 / sqrt(rank) in place of 1 / rank (Kalajdzievski 2023)
+  LoraInit init = LoraInit::kaiming_uniform;
+  double dropout = 0;  ///< any other is refused
+  double scaling() const;
+};
+
 /// Model dimensions, named as in Hugging Face's config.json. A family refuses what it does not
 /// have.
 struct ModelConfig {
@@ -62,10 +82,17 @@ struct ModelConfig {
   bool mlp_bias = false;        ///< on gate, up and down
   double dropout = 0;           ///< as a folder says; training refuses any other than 0
   double initializer_range = 0.02;
+  std::optional<Lora> lora;  ///< adapters; none in config.json
 
   /// Returns the config with the zeros above resolved. Throws a user error that names the key if
   /// the numbers do not fit together.
   ModelConfig resolved() const;
+  /// Returns the config without adapters: that of the model beside which they lie.
+  ModelConfig base() const {
+    ModelConfig config = *this;
+    config.lora.reset();
+    return config;
+  }
   /// Returns true if the layer has experts instead of an MLP.
   bool has_experts(std::size_t layer) const {
     return num_experts > 0 && (static_cast<std::int64_t>(layer) + 1) % decoder_sparse_step == 0 &&

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "model/lora.hpp"
 
 namespace llamesh::model {
 
@@ -100,8 +101,12 @@ ModuleId ParameterTable::child(ModuleId parent, std::string_view name) const {
 WeightModule ParameterTable::weight_module(ModuleId parent, std::string_view name) const {
   const auto module = child(parent, name);
   WeightModule found{module, (*this)[module].parameters.front()};
-  for (const auto id : (*this)[module].parameters)
-    if ((*this)[id].name.ends_with(".bias")) found.bias = id;
+  for (const auto id : (*this)[module].parameters) {
+    const auto& name_of_one = (*this)[id].name;
+    if (name_of_one.ends_with(".bias")) found.bias = id;
+    if (name_of_one.ends_with(lora_a_suffix)) found.adapter.emplace(id, id);
+    if (name_of_one.ends_with(lora_b_suffix)) found.adapter->b = id;
+  }
   return found;
 }
 

@@ -27,6 +27,8 @@ enum class Initial {
   ones,
   normal,           ///< standard deviation initializer_range
   normal_by_depth,  ///< initializer_range / sqrt(2 layers): ends in the residual stream (GPT-2)
+  kaiming_uniform,  ///< (r, in): LoraInit::kaiming_uniform
+  normal_by_rank,   ///< (r, in): LoraInit::gaussian
 };
 
 /// What a parameter is for. Tensor parallelism, partition specs and their checks follow from it.
@@ -38,6 +40,7 @@ enum class Role : std::uint8_t {
   per_head,    ///< (E), scales each head: every tensor rank has the gradient by its own heads
   replicated,  ///< whole on every tensor rank, which all compute its whole gradient
   router,      ///< (N, D), whole: every tensor rank has the gradient by its part of each expert
+  adapter,  ///< a LoRA matrix, whole: every tensor rank has the gradient by its part of the layer
   expert_column,  ///< (N, out, in), one matrix per expert: like `column`, by dim 1
   expert_row,     ///< (N, out, in): like `row`, by dim 2
 };
@@ -89,11 +92,18 @@ struct Module {
   std::vector<ParameterId> parameters = {};  ///< its own
 };
 
+/// A linear layer's low-rank adapter: it adds s (x A^T) B^T (lora.hpp).
+struct Adapter {
+  ParameterId a;  ///< (r, in)
+  ParameterId b;  ///< (out, r)
+};
+
 /// A module with a weight: a linear layer, a norm, an embedding.
 struct WeightModule {
   ModuleId module;
   ParameterId weight;
   std::optional<ParameterId> bias = {};  ///< of a linear layer, or a LayerNorm
+  std::optional<Adapter> adapter = {};   ///< of a linear layer
 };
 
 /// The only table of names and shapes: everything else (sharding, optimizer, checkpoint, planner)
@@ -137,13 +147,15 @@ struct ParameterTable {
   std::optional<ModuleId> find_child(ModuleId parent, std::string_view name) const;
   /// Like find_child(); the table has it.
   ModuleId child(ModuleId parent, std::string_view name) const;
-  /// Returns a module with its weight, its first parameter, and its bias, if it has one.
+  /// Returns a module with its weight, its first parameter, and its bias and adapter, if it has
+  /// them.
   WeightModule weight_module(ModuleId parent, std::string_view name) const;
   const Parameter& operator[](ParameterId id) const { return parameters[index(id)]; }
   const Module& operator[](ModuleId id) const { return modules[index(id)]; }
 };
 
-/// Returns the table of a resolved config, as its family builds it. Pure.
+/// Returns the table of a resolved config: as its family builds it, with adapters if it has them.
+/// Throws a user error if their targets do not fit the model. Pure.
 ParameterTable parameter_table(const ModelConfig& config);
 
 /// Patterns that choose the parameters to train. A pattern is the name of a weight or a module as

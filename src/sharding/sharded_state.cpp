@@ -1,7 +1,9 @@
 #include "sharding/sharded_state.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
+#include <span>
 #include <tuple>
 #include <utility>
 
@@ -199,29 +201,41 @@ void ShardedState::place_on_device(const Group& group, comm::DeviceMesh::Axis& s
 
 namespace {
 
-/// Returns the standard deviation of a parameter's initial values; 0: they are constant.
-float standard_deviation(const model::Parameter& parameter, float stddev, std::size_t layers) {
+/// Draws elements [first, first + values.size()) of a parameter that does not start constant.
+void draw(std::span<float> values, std::int64_t first, const model::Parameter& parameter,
+          std::uint64_t seed, float stddev, std::size_t layers) {
   using enum model::Initial;
+  const auto fill = [&](auto fill_by, float width) {
+    fill_by(values.data(), first, std::ssize(values), seed, parameter.name, width);
+  };
+  const auto dim = [&](std::size_t d) { return static_cast<float>(parameter.shape[d]); };
+  if (parameter.initial == normal) fill(fill_normal, stddev);
   if (parameter.initial == normal_by_depth)
-    return stddev / std::sqrt(2.0F * static_cast<float>(layers));
-  return parameter.initial == normal ? stddev : 0;
+    fill(fill_normal, stddev / std::sqrt(2.0F * static_cast<float>(layers)));
+  if (parameter.initial == normal_by_rank) fill(fill_normal, 1 / dim(0));
+  if (parameter.initial == kaiming_uniform) fill(fill_uniform, 1 / std::sqrt(dim(1)));
+}
+
+bool is_drawn(model::Initial initial) {
+  return initial != model::Initial::zeros && initial != model::Initial::ones;
 }
 
 }  // namespace
 
-void ShardedState::initialize(std::uint64_t seed, float stddev) {
+void ShardedState::initialize(std::uint64_t seed, float stddev, Units units) {
   std::vector<float> values;  // made on the host, so that every device starts from the same values
   for (std::size_t u = 0; u < layout_.units().size(); ++u) {
+    if (units == Units::trained && layout_.units()[u].frozen) continue;
     for (const Piece& piece : layout_.pieces(u, rank_)) {
       const auto& parameter = layout_.table()[piece.parameter];
       const float constant = parameter.initial == model::Initial::ones ? 1.0F : 0.0F;
       values.assign(static_cast<std::size_t>(piece.count), constant);
-      const float deviation = standard_deviation(parameter, stddev, layout_.table().layers.size());
-      if (deviation > 0)
+      if (is_drawn(parameter.initial))
         for_each_run(parameter.shape, layout_.range(piece, rank_),
                      [&](std::int64_t begin, std::int64_t at, std::int64_t count) {
-                       fill_normal(values.data() + at, begin, count, seed, parameter.name,
-                                   deviation);
+                       draw(std::span(values).subspan(static_cast<std::size_t>(at),
+                                                      static_cast<std::size_t>(count)),
+                            begin, parameter, seed, stddev, layout_.table().layers.size());
                      });
       const auto& weights = layout_.units()[u].frozen ? frozen_ : masters_;
       upload_values(weights.memory, weights.shards[u].slice(piece.offset, piece.count), values);

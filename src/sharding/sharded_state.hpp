@@ -56,7 +56,8 @@ class ShardedState {
   /// Initializes this rank's master weights: ones for norms, normal values with standard deviation
   /// `stddev` for matrices. A value depends only on (seed, parameter name, element index in the
   /// whole parameter), so every mesh starts from the same bits.
-  void initialize(std::uint64_t seed, float stddev);
+  enum class Units : bool { all, trained };
+  void initialize(std::uint64_t seed, float stddev, Units units = Units::all);
 
   const ShardLayout& layout() const { return layout_; }
   int rank() const { return rank_; }  ///< world rank

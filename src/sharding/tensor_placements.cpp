@@ -17,7 +17,8 @@ comm::ParallelDims tensor_axis_for(const model::ParameterTable& table,
 void divide(Placement& placement, const model::Parameter& parameter,
             const comm::ParallelDims& dims) {
   using enum model::Role;
-  if (parameter.role == per_head || parameter.role == router) placement.partial = dims.tensor();
+  if (parameter.role == per_head || parameter.role == router || parameter.role == adapter)
+    placement.partial = dims.tensor();
   const auto dim = model::divided_dim(parameter);
   if (!dim) return;
   placement.split[*dim] = dims.tensor();

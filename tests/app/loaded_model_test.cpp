@@ -6,6 +6,9 @@
 #include <filesystem>
 
 #include "core/error.hpp"
+#include "model/causal_lm.hpp"
+#include "model/golden.hpp"
+#include "support.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -81,6 +84,65 @@ TEST(LoadedModel, OneThatCannotBeDividedIsRefused) {
     EXPECT_NE(std::string(error.what()).find("num_attention_heads 8"), std::string::npos)
         << error.what();
   }
+}
+
+/// A model beside which the adapters of PEFT's folder lie, and PEFT's results with both.
+class Adapted : public testing::TestWithParam<const char*> {
+ protected:
+  static std::string adapter() { return folder((std::string(GetParam()) + "_adapter").c_str()); }
+};
+
+TEST_P(Adapted, LogitsAreThoseOfPeft) {
+  LoadedModel model(folder(GetParam()), DType::f32, {}, 0, adapter());
+  const auto golden = test::load_golden(GetParam());
+  std::vector<std::int32_t> tokens, targets;
+  for (const auto& row : golden.tokens()) tokens.insert(tokens.end(), row.begin(), row.end());
+  targets = tokens;
+  const auto rows = std::ssize(golden.tokens()), length = std::ssize(tokens) / rows;
+  model::CausalLM llama(model.config, model.shard.table, rows, length, {}, DType::f32,
+                        model::one_rank(), model::Purpose::evaluate);
+  std::vector<float> logits(tokens.size() * static_cast<std::size_t>(model.config.vocab_size));
+  const auto ids = [&](auto& of) { return Tensor(of.data(), DType::i32, {rows, length}); };
+  llama.logits(model.weights, {ids(tokens), ids(targets), {}},
+               Tensor(logits.data(), DType::f32, {rows * length, model.config.vocab_size}));
+  const auto expected = golden["logits"].values;
+  ASSERT_EQ(expected.size(), logits.size());
+  for (std::size_t i = 0; i < logits.size(); ++i)
+    ASSERT_NEAR(logits[i], expected[i], 1e-4) << "element " << i;
+}
+
+TEST_P(Adapted, ARanksPartIsMergedToo) {
+  const LoadedModel whole(folder(GetParam()), DType::f32, {}, 0, adapter());
+  if (whole.config.num_attention_heads % 2 != 0) return;
+  const LoadedModel part(folder(GetParam()), DType::f32, divided_among(2), 1, adapter());
+  for (std::size_t i = 0; i < whole.table.parameters.size(); ++i) {
+    const auto id = static_cast<model::ParameterId>(i);
+    const auto all = values_of(whole, id), mine = values_of(part, id);
+    std::size_t at = 0;
+    for_each_run(whole.table[id].shape, {part.shard.parts[i], 0, std::ssize(mine)},
+                 [&](std::int64_t begin, std::int64_t, std::int64_t count) {
+                   for (std::int64_t k = 0; k < count; ++k)
+                     ASSERT_EQ(mine[at++], all[static_cast<std::size_t>(begin + k)]);
+                 });
+    EXPECT_EQ(at, mine.size());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Peft, Adapted, testing::Values("lora", "lora_qwen2", "lora_gpt2"),
+                         [](const auto& name) { return std::string(name.param); });
+
+TEST(LoadedModel, AnAdapterForAnotherModelIsRefused) {
+  const auto error = [](const char* base, const char* adapter) {
+    return test::error_of(
+        [&] { const LoadedModel model(folder(base), DType::f32, {}, 0, folder(adapter)); });
+  };
+  const auto shape = error("gqa_8_2", "lora_adapter");
+  EXPECT_NE(shape.find("has shape (3, 20) where the model takes (3, 32)"), std::string::npos)
+      << shape;
+  EXPECT_NE(error("gpt2", "lora_adapter").find("matches no linear layer"), std::string::npos);
+  EXPECT_NE(error("lora", "gqa_8_2").find("has no adapter_config.json"), std::string::npos);
+  const auto alone = test::error_of([] { model_path(folder("lora_adapter")); });
+  EXPECT_NE(alone.find("--adapter"), std::string::npos) << alone;
 }
 
 }  // namespace

@@ -51,6 +51,35 @@ TEST_F(NamedModel, OnTheCommandLineReplacesThatOfTheFile) {
   EXPECT_FALSE(no_hf.pretrained.load_weights);
 }
 
+TEST_F(NamedModel, OnTheCommandLineKeepsTheAdaptersOfTheFile) {
+  folder_.write("run.yaml",
+                "model: {file: m.yaml, lora: {rank: 4, targets: q_proj}}\ndata: {train: a}\n");
+  const auto in = load({"model.hf=" + folder_.path("hf"), "model.lora.alpha=3"});
+  EXPECT_EQ(in.model.hidden_size, 80);
+  ASSERT_TRUE(in.model.lora.has_value());
+  EXPECT_EQ(in.model.lora->rank, 4);
+  EXPECT_EQ(in.model.lora->alpha, 3);
+  EXPECT_EQ(in.model.lora->targets, std::vector<std::string>{"q_proj"});
+  EXPECT_EQ(to_yaml(parse_inputs(to_yaml(in), "config.yaml", {})), to_yaml(in));
+}
+
+TEST_F(NamedModel, AdaptersHaveTheOptionsOfTheirFolder) {
+  std::filesystem::create_directory(folder_.path("peft"));
+  folder_.write("peft/adapter_config.json",
+                R"({"peft_type": "LORA", "r": 5, "lora_alpha": 6, "use_rslora": true,
+                    "target_modules": ["v_proj", "q_proj"]})");
+  folder_.write("run.yaml", "model: {hf: hf, lora: {from: peft, alpha: 7}}\ndata: {train: a}\n");
+  const auto in = load({});
+  EXPECT_EQ(in.pretrained.adapters, folder_.path("peft"));
+  ASSERT_TRUE(in.model.lora.has_value());
+  EXPECT_EQ(in.model.lora->rank, 5);
+  EXPECT_EQ(in.model.lora->alpha, 7);
+  EXPECT_TRUE(in.model.lora->rslora);
+  EXPECT_EQ(in.model.lora->targets, (std::vector<std::string>{"q_proj", "v_proj"}));
+  const auto error = test::error_of([&] { load({"model.lora.from=" + folder_.path("hf")}); });
+  EXPECT_NE(error.find("has no adapter_config.json"), std::string::npos) << error;
+}
+
 TEST_F(NamedModel, IsNoneWhereItsNameIsEmpty) {
   const auto in = load({"model.file="});
   EXPECT_EQ(in.model.hidden_size, model::ModelConfig{}.hidden_size);

@@ -1,5 +1,5 @@
-// For any model.safetensors.index.json or config.json, the answer is a map to plain file names or a
-// model that can be written and read again, or a user error.
+// For any model.safetensors.index.json, config.json or adapter_config.json, the answer is a map to
+// plain file names, or a model or adapters that can be written and read again, or a user error.
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -7,7 +7,9 @@
 
 #include "answer.hpp"
 #include "checkpoint/hf/safetensors.hpp"
+#include "core/json.hpp"
 #include "model/config_json.hpp"
+#include "model/lora.hpp"
 
 namespace {
 
@@ -33,11 +35,22 @@ void read_config(const std::string& text) {
   }
 }
 
+void read_adapters(const std::string& text) {
+  const auto options_of = [](const std::string& json) {
+    return model::parse_adapter_config(
+        model::ConfigKeys(llamesh::parse_json_object(json, "fuzzed"), "fuzzed"));
+  };
+  const auto written = to_adapter_config(options_of(text)).dump();
+  expect(to_adapter_config(options_of(written)).dump() == written,
+         "the adapters do not survive being written");
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string text(reinterpret_cast<const char*>(data), size);
   llamesh::test::expect_an_answer([&] { read_index(text); });
   llamesh::test::expect_an_answer([&] { read_config(text); });
+  llamesh::test::expect_an_answer([&] { read_adapters(text); });
   return 0;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -14,6 +15,7 @@
 
 #include "model/config_json.hpp"
 #include "model/family.hpp"
+#include "model/lora.hpp"
 #include "model/state_dict.hpp"
 
 namespace llamesh::test {
@@ -111,14 +113,20 @@ inline model::ModelConfig config_of(nlohmann::json config) {
 }
 
 /// Returns each parameter's values in a group ("weights/", "gradients/", "trained/"), from the
-/// tensors that transformers has.
+/// tensors that transformers or PEFT has. Gradients of frozen parameters stay empty.
 inline std::vector<std::vector<float>> parameters_of(const Golden& golden, const std::string& group,
                                                      const model::ModelConfig& config,
                                                      const model::ParameterTable& table) {
   std::vector<std::vector<float>> parameters;
   for (const auto& p : table.parameters)
     parameters.emplace_back(static_cast<std::size_t>(p.numel()));
+  for (std::size_t p = 0; p < parameters.size(); ++p)
+    if (is_adapter(table.parameters[p]))
+      std::ranges::copy(golden[group + table.parameters[p].name].values, parameters[p].begin());
+    else if (table.parameters[p].frozen && group == "gradients/")
+      parameters[p].clear();
   for (const auto& stored : model::state_dict(config, table)) {
+    if (parameters[model::index(stored.parts.front().parameter)].empty()) continue;
     const auto& tensor = golden[group + stored.name];
     if (tensor.shape != stored.shape) throw std::runtime_error("the shape of " + stored.name);
     for (const auto& part : stored.parts) {

@@ -212,7 +212,8 @@ TEST_P(GoldenSteps, LossesNormsAndWeightsAreThoseOfTheReference) {
   const auto norms = golden.step_grad_norms();
   const auto aux_losses = golden.step_aux_losses();
   ASSERT_EQ(losses.size(), 10U);
-  EXPECT_GT(norms.front(), 1.0) << "nothing would be clipped";
+  EXPECT_GT(norms.front(), golden.adamw().at("clip_norm").get<double>())
+      << "nothing would be clipped";
   GoldenRun run(golden, mesh);
   for (std::size_t i = 0; i < losses.size(); ++i) {
     const auto [loss, norm, aux_loss] = run.step(static_cast<std::int64_t>(i) + 1);
@@ -370,6 +371,23 @@ INSTANTIATE_TEST_SUITE_P(SwitchesInColumns, GoldenSteps,
 INSTANTIATE_TEST_SUITE_P(SharedNormedKvHeads, GoldenSteps,
                          testing::Values(Case{"olmo2", {1, 1, 4, whole}},
                                          Case{"olmo2", {1, 2, 4, whole}}),
+                         name_of_case);
+
+// Adapters are divided with their weights, and those that are whole have partial gradients.
+INSTANTIATE_TEST_SUITE_P(
+    Lora, GoldenSteps,
+    testing::Combine(testing::Values("lora"),
+                     testing::Values(MeshSizes{1, 1}, MeshSizes{2, 2}, MeshSizes{1, 4},
+                                     MeshSizes{4, 1}, MeshSizes{1, 1, 2}, MeshSizes{1, 1, 4},
+                                     MeshSizes{1, 1, 4, whole}, MeshSizes{1, 2, 2},
+                                     MeshSizes{2, 1, 2, hidden}, MeshSizes{1, 2, 4, hidden},
+                                     MeshSizes{2, 2, 2})),
+    name_of_case);
+INSTANTIATE_TEST_SUITE_P(LoraFamilies, GoldenSteps,
+                         testing::Values(Case{"lora_qwen2", {1, 1}}, Case{"lora_qwen2", {2, 2}},
+                                         Case{"lora_gpt2", {1, 1}},
+                                         Case{"lora_gpt2", {1, 2, 2, whole}},
+                                         Case{"lora_gpt2", {2, 2, 2}}),
                          name_of_case);
 
 }  // namespace

@@ -53,13 +53,15 @@ struct ConvertArguments {
   std::string to;              ///< new hf:FOLDER, or new checkpoint
   std::string dtype = "fp32";  ///< for an exported folder: fp32, bf16, fp16
   std::string max_shard_size = "5GB";
+  bool merge = false;  ///< export the model with its adapters merged, not the adapters alone
 };
-/// Converts a checkpoint to a Hugging Face folder, or such a folder to a checkpoint at step 0. One
-/// process is enough; under mpirun all ranks share the work.
+/// Converts a checkpoint to a Hugging Face folder, or one with adapters to a PEFT folder, or such a
+/// folder to a checkpoint at step 0. One process is enough; under mpirun all ranks share the work.
 int convert(const ConvertArguments& arguments);
 
 struct GenerateArguments {
-  std::string model;  ///< checkpoint, run folder, or Hugging Face folder
+  std::string model;    ///< checkpoint, run folder, or Hugging Face folder
+  std::string adapter;  ///< PEFT folder with adapters of the model; empty: none
   std::string prompt;
   std::string prompt_file;
   std::string tokenizer;  ///< empty: the model's own
@@ -75,6 +77,7 @@ int generate(const GenerateArguments& arguments);
 
 struct EvaluateArguments {
   std::string model;               ///< as for generate
+  std::string adapter;             ///< as for generate
   std::vector<std::string> files;  ///< also folders, patterns and @LIST
   std::string tokenizer;           ///< empty: the model's own
   std::string dtype = "fp32";

@@ -7,6 +7,7 @@
 
 #include "app/origin.hpp"
 #include "checkpoint/hf/hf_export.hpp"
+#include "checkpoint/hf/peft_folder.hpp"
 #include "checkpoint/location.hpp"
 #include "checkpoint/state_reader.hpp"
 #include "comm/mesh/session.hpp"
@@ -16,6 +17,7 @@
 #include "core/process.hpp"
 #include "core/text.hpp"
 #include "device/buffer.hpp"
+#include "model/config_json.hpp"
 #include "optim/optimizer.hpp"
 
 namespace llamesh::app {
@@ -42,6 +44,11 @@ Origin origin_if_known(const fs::path& checkpoint) {
                  error.what());
     return {};
   }
+}
+
+bool has_lora(const fs::path& checkpoint) {
+  const auto text = checkpoint::read_manifest(checkpoint).progress.model_config;
+  return model::parse_config_json(text, checkpoint.string()).lora.has_value();
 }
 
 /// Finds the files to export with the weights, if they still exist. The tokenizer is the one for
@@ -81,10 +88,22 @@ void export_folder(const fs::path& from, const ConvertArguments& arguments,
   checkpoint::ExportOptions options;
   options.type = type_of(arguments.dtype);
   options.max_shard_bytes = max_shard_bytes(arguments.max_shard_size);
+  const auto target = checkpoint::without_hf_prefix(arguments.to);
+  const bool has_adapters =
+      comm::on_rank_0(world, [&] {
+        const bool found = has_lora(from);
+        validate(found || !arguments.merge, "--merge: {} has no adapters to merge; leave it out",
+                 from.string());
+        return std::string(found ? "yes" : "no");
+      }) == "yes";
+  if (has_adapters && !arguments.merge) {
+    const auto base = comm::on_rank_0(world, [&] { return origin_if_known(from).hf; });
+    return checkpoint::export_adapters(from, target, options.type, base, world);
+  }
   comm::agree(world, [&] {
     if (world.rank() == 0) find_companions(from, arguments.to, options);  // also writes them
   });
-  checkpoint::export_hf(from, checkpoint::without_hf_prefix(arguments.to), options, world);
+  checkpoint::export_hf(from, target, options, world);
 }
 
 void import_folder(const fs::path& from, const ConvertArguments& arguments,
@@ -107,6 +126,8 @@ std::string direction_of(const ConvertArguments& arguments) {
            "without hf:",
            arguments.from, arguments.to);
   const fs::path target = checkpoint::without_hf_prefix(arguments.to);
+  validate(!imports || !arguments.merge,
+           "--merge is for a checkpoint; '{}' is a Hugging Face folder", arguments.from);
   validate(!target.empty() && target != "-", "--to '{}' does not name a folder", arguments.to);
   type_of(arguments.dtype);
   max_shard_bytes(arguments.max_shard_size);

@@ -189,7 +189,8 @@ int evaluate(const EvaluateArguments& asked) {
   ModelMesh mesh(world, arguments.tensor_parallel_size);
   const auto path = comm::on_rank_0(world, [&] { return model_path(arguments.model); });
   comm::agree(world, [&] {
-    model = std::make_unique<LoadedModel>(path, dtype, mesh.dims(), world.rank());
+    model =
+        std::make_unique<LoadedModel>(path, dtype, mesh.dims(), world.rank(), arguments.adapter);
     options = options_for(arguments, *model);
   });
   const auto sequence_length = arguments.sequence_length.value_or(options.sequence_length);

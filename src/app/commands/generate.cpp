@@ -113,7 +113,8 @@ struct Start {
 Start load(const GenerateArguments& arguments, const std::string& path, const std::string& prompt,
            DType dtype, const ModelMesh& mesh) {
   Start start;
-  start.model = std::make_unique<LoadedModel>(path, dtype, mesh.dims(), mesh.rank());
+  start.model =
+      std::make_unique<LoadedModel>(path, dtype, mesh.dims(), mesh.rank(), arguments.adapter);
   const auto& model = *start.model;
   start.tokenizer = tokenizer::open_tokenizer(tokenizer_for(model, arguments.tokenizer));
   validate(start.tokenizer->vocab_size() <= model.config.vocab_size,

@@ -235,14 +235,17 @@ void export_hf(const fs::path& checkpoint, const fs::path& target, const ExportO
   NewFolder folder(target, world);
   const auto text = comm::on_rank_0(world, [&] { return to_text(read_manifest(checkpoint)); });
   auto manifest = parse_manifest(text);
-  const auto config = model::parse_config_json(manifest.progress.model_config, "model_config");
+  const auto stored = model::parse_config_json(manifest.progress.model_config, "model_config");
+  const auto stored_table = model::parameter_table(stored);
+  const auto config = stored.base();
   const auto table = model::parameter_table(config);
   const auto dict = model::state_dict(config, table);
   const auto files = plan_export(tensors_of(dict), options.type, options.max_shard_bytes);
   std::unique_ptr<StoredModel> model;
   comm::agree(world, [&] {
-    model = open_model(checkpoint, std::move(manifest), table,
+    model = open_model(checkpoint, std::move(manifest), stored_table,
                        world.rank() == 0 ? ProveBase::yes : ProveBase::no);
+    if (stored.lora) model = merge_adapters(std::move(model), stored, stored_table);
     if (world.rank() != 0) return;
     warn_of_refusal(config);
     check_room(folder.path(), files);

@@ -36,9 +36,10 @@ std::vector<ExportFile> plan_export(const std::vector<StoredTensor>& tensors, St
                                     std::int64_t max_bytes);
 
 /// Exports a checkpoint's model as a new folder that transformers can load: weights, index,
-/// config.json, generation_config.json, tokenizer. All ranks share the writing, tensor by tensor;
-/// each needs some 50 MiB of memory, and 800 MiB for large transposed tensors. The folder gets its
-/// final name once it is complete and on disk. Collective; on an error every rank throws.
+/// config.json, generation_config.json, tokenizer. Adapters are merged into their weights. All
+/// ranks share the writing, tensor by tensor; each needs some 50 MiB of memory, and 800 MiB for
+/// large transposed tensors. The folder gets its final name once it is complete and on disk.
+/// Collective; on an error every rank throws.
 void export_hf(const std::filesystem::path& checkpoint, const std::filesystem::path& target,
                const ExportOptions& options, const comm::Communicator& world);
 

@@ -3,8 +3,10 @@
 #include "checkpoint/format.hpp"
 #include "checkpoint/hf/base_model.hpp"
 #include "checkpoint/hf/hf_model.hpp"
+#include "checkpoint/hf/peft_folder.hpp"
 #include "core/error.hpp"
 #include "device/device.hpp"
+#include "model/lora.hpp"
 
 namespace llamesh::checkpoint {
 namespace {
@@ -42,6 +44,16 @@ class FrozenHash {
   std::uint64_t mine_ = 0;
 };
 
+/// Returns this rank's transfers of the model's own parameters, or of its adapters.
+enum class Part : bool { base, adapters };
+std::vector<ShardIo> transfers_of(const State& state, Part part) {
+  auto transfers = transfers_of(state);
+  std::erase_if(transfers, [&](const ShardIo& transfer) {
+    return is_adapter(state.layout.table()[transfer.parameter]) != (part == Part::adapters);
+  });
+  return transfers;
+}
+
 /// Fills elements [at, at + count) of a transfer: in place if it is fp32 that the host can access,
 /// else piece by piece through `spare`. make(done, values) writes the piece that begins at element
 /// `done`.
@@ -55,6 +67,21 @@ void fill(const ShardIo& transfer, std::int64_t at, std::int64_t count, std::vec
     make(done, std::span(spare));
     sharding::upload_values(transfer.memory, transfer.values.slice(at + done, std::ssize(spare)),
                             spare);
+  }
+}
+
+/// Fills the transfers from a source that reads ranges of parameters. Calls visit(transfer, at,
+/// values) with what was read of a transfer, from its element `at` on.
+template <class Source, class Visit>
+void fill_all(const std::vector<ShardIo>& transfers, const State& state, const Source& source,
+              const Visit& visit) {
+  std::vector<float> spare;
+  for (const auto& transfer : transfers) {
+    const auto range = range_of(transfer, state);
+    fill(transfer, 0, range.count, spare, [&](std::int64_t done, std::span<float> values) {
+      source.read(transfer.parameter, {range.box, range.begin + done, std::ssize(values)}, values);
+      visit(transfer, done, values);
+    });
   }
 }
 
@@ -98,9 +125,10 @@ void broadcast(const HfModel* model, const State& state, const comm::Communicato
           'a' + static_cast<int>(model->type(static_cast<model::ParameterId>(p))));
     return letters;
   });
-  const auto transfers = transfers_of(state);
+  const auto transfers = transfers_of(state, Part::base);
   for (std::size_t p = 0; p < parameters.size(); ++p) {
     const auto parameter = static_cast<model::ParameterId>(p);
+    if (is_adapter(parameters[p])) continue;
     const auto type = static_cast<StoredType>(types[p] - 'a');
     const auto whole = Box::whole(parameters[p].shape);
     for (std::int64_t at = 0; at < whole.numel(); at += message_numel) {
@@ -145,17 +173,21 @@ std::uint64_t load_hf_weights(const std::filesystem::path& folder, const model::
   }
   const auto model = open_hf_model(folder, config, table, world);
   comm::agree(world, [&] {
-    std::vector<float> spare;
-    for (const auto& transfer : transfers_of(state)) {
-      const auto range = range_of(transfer, state);
-      fill(transfer, 0, range.count, spare, [&](std::int64_t done, std::span<float> values) {
-        model->read(transfer.parameter, {range.box, range.begin + done, std::ssize(values)},
-                    values);
-        hash.add(transfer, done, values);
-      });
-    }
+    fill_all(transfers_of(state, Part::base), state, *model,
+             [&](const ShardIo& transfer, std::int64_t at, std::span<const float> values) {
+               hash.add(transfer, at, values);
+             });
   });
   return hash.total(world);
+}
+
+void load_adapters(const std::filesystem::path& folder, const State& all,
+                   const comm::Communicator& world) {
+  const auto state = all.only(model_group);
+  comm::agree(world, [&] {
+    fill_all(transfers_of(state, Part::adapters), state, PeftFolder(folder, state.layout.table()),
+             [](const auto&...) {});
+  });
 }
 
 }  // namespace llamesh::checkpoint

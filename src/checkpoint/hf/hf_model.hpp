@@ -51,9 +51,9 @@ std::unique_ptr<HfModel> open_hf_model(const std::filesystem::path& folder,
                                        const model::ParameterTable& table,
                                        const comm::Communicator& world);
 
-/// Fills the groups "/model" of every rank's state from a folder. Needs a few MiB of extra host
-/// memory. Collective; on an error every rank throws. Returns the hash of the frozen weights, as in
-/// BaseModel.
+/// Fills the groups "/model" of every rank's state from a folder, without adapters. Needs a few MiB
+/// of extra host memory. Collective; on an error every rank throws. Returns the hash of the frozen
+/// weights, as in BaseModel.
 std::uint64_t load_hf_weights(const std::filesystem::path& folder, const model::ModelConfig& config,
                               const State& state, const comm::Communicator& world, ReadBy by);
 

@@ -3,11 +3,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "core/error.hpp"
 #include "core/text.hpp"
+#include "model/lora.hpp"
 
 namespace llamesh::model {
 namespace {
@@ -35,11 +37,22 @@ const Family& family_named(std::string_view name) {
 }
 
 ParameterTable parameter_table(const ModelConfig& config) {
-  return family_named(config.family).make_table(config);
+  auto table = family_named(config.family).make_table(config);
+  return config.lora ? with_adapters(table, config) : table;
 }
 
 StateDict state_dict(const ModelConfig& config, const ParameterTable& table) {
-  return family_named(config.family).state_dict(table);
+  const auto& family = family_named(config.family);
+  if (!config.lora) return family.state_dict(table);
+  // Folders know no adapters: they are those of the base model, whose parameters keep their names.
+  const auto base = family.make_table(config);
+  auto dict = family.state_dict(base);
+  std::map<std::string_view, ParameterId> ids;
+  for (std::size_t i = 0; i < table.parameters.size(); ++i)
+    ids[table.parameters[i].name] = static_cast<ParameterId>(i);
+  for (auto& tensor : dict)
+    for (auto& part : tensor.parts) part.parameter = ids.at(base[part.parameter].name);
+  return dict;
 }
 
 std::unique_ptr<Block> make_block(const ModelConfig& config, const ParameterTable& table,

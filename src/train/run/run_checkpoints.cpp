@@ -1,8 +1,14 @@
 #include "train/run/run_checkpoints.hpp"
 
+#include <fmt/ranges.h>
+
+#include <string>
+#include <vector>
+
 #include "checkpoint/format.hpp"
 #include "checkpoint/hf/base_model.hpp"
 #include "checkpoint/hf/hf_model.hpp"
+#include "checkpoint/hf/peft_folder.hpp"
 #include "core/clock.hpp"
 #include "core/log.hpp"
 #include "core/process.hpp"
@@ -69,20 +75,31 @@ void RunCheckpoints::restore_validation(const checkpoint::TrainState& saved) {
         setup_.inputs.deciding_set());
 }
 
-/// Loads weights from a Hugging Face folder, or draws random ones from the seed.
+/// Loads weights from a Hugging Face folder and adapters from a PEFT folder. What they do not give
+/// is random, from the seed.
 StartEvent RunCheckpoints::initialize_weights() {
   const auto& pretrained = setup_.inputs.pretrained;
-  if (!pretrained.load_weights) {
-    trainer_.start();
-    return {"start", "a fresh start"};
-  }
   const auto begin = Clock::now();
-  const auto hash = checkpoint::load_hf_weights(pretrained.hf, setup_.inputs.model, state_, world_,
-                                                pretrained.load);
-  refer_to_base(pretrained.hf, hash);
+  std::vector<std::string> folders;
+  if (!pretrained.load_weights)
+    trainer_.draw(sharding::ShardedState::Units::all);
+  else if (setup_.inputs.model.lora)
+    trainer_.draw(sharding::ShardedState::Units::trained);
+  if (pretrained.load_weights) {
+    const auto hash = checkpoint::load_hf_weights(pretrained.hf, setup_.inputs.model, state_,
+                                                  world_, pretrained.load);
+    refer_to_base(pretrained.hf, hash);
+    folders.push_back("the weights of " + pretrained.hf);
+  }
+  if (!pretrained.adapters.empty()) {
+    checkpoint::load_adapters(pretrained.adapters, state_, world_);
+    folders.push_back("the adapters of " + pretrained.adapters);
+  }
   trainer_.resume_from(0, 0);
-  spdlog::info("loaded the weights of {} in {:.2f} s", pretrained.hf, seconds_since(begin));
-  return {"start", "the weights of " + pretrained.hf};
+  if (folders.empty()) return {"start", "a fresh start"};
+  const auto loaded = fmt::format("{}", fmt::join(folders, " and "));
+  spdlog::info("loaded {} in {:.2f} s", loaded, seconds_since(begin));
+  return {"start", loaded};
 }
 
 /// Reads the frozen weights, which the checkpoint does not hold, from its base model, or from the

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "checkpoint/hf/hf_model.hpp"
+#include "checkpoint/hf/peft_folder.hpp"
 #include "checkpoint/location.hpp"
 #include "checkpoint/store.hpp"
 #include "core/philox.hpp"
@@ -98,8 +99,11 @@ void check_start(const Inputs& in, const model::ParameterTable& table) {
   const auto& resume = in.checkpoint.resume;
   if (resume != "auto" && resume != "none")
     checkpoint::checkpoints_to_resume(resume);
-  else if (in.pretrained.load_weights)
-    checkpoint::HfModel(in.pretrained.hf, in.model, table).check_fits();
+  else {
+    if (in.pretrained.load_weights)
+      checkpoint::HfModel(in.pretrained.hf, in.model, table).check_fits();
+    if (!in.pretrained.adapters.empty()) checkpoint::PeftFolder(in.pretrained.adapters, table);
+  }
 }
 
 /// Checks the schedule, once train.steps is known.
@@ -128,6 +132,9 @@ sharding::Placements place(Inputs& in, const model::ParameterTable& table,
   validate(!in.sharding.spec || mesh.group_size(mesh.context()) == 1,
            "sharding.spec cannot be used with mesh.axes.context={}; leave out one of them",
            mesh.group_size(mesh.context()));
+  validate(!in.model.lora || !in.sharding.spec,
+           "sharding.spec cannot place the adapters of model.lora; leave it out and choose a "
+           "sharding.strategy");
   if (!in.sharding.spec)
     return sharding::tensor_parallel_placements(table, mesh, in.tensor, in.sharding.strategy);
   auto compiled = sharding::compile(*in.sharding.spec, table, mesh, in.tensor.residual);
@@ -163,6 +170,9 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
   model::check_positions(in.model, in.data.sequence_length);
   if (in.run.folder.empty()) in.run.folder = "runs/" + in.run.name;
   in.data.seed = in.run.seed;
+  const auto& [freeze, only] = in.train.trained;
+  validate(!in.model.lora || (freeze.empty() && only.empty()),
+           "model.lora freezes everything but its adapters; leave train.freeze and train.only out");
   auto table = model::parameter_table(in.model);
   model::freeze_parameters(table, in.model, in.train.trained);
   setup.table = std::make_unique<const model::ParameterTable>(std::move(table));

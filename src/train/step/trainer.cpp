@@ -65,9 +65,13 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
 }
 
 void Trainer::start() {
-  const Inputs& in = setup_.inputs;
-  engine_.state.initialize(in.run.seed, static_cast<float>(in.model.initializer_range));
+  draw(sharding::ShardedState::Units::all);
   resume_from(0, 0);
+}
+
+void Trainer::draw(sharding::ShardedState::Units units) {
+  const Inputs& in = setup_.inputs;
+  engine_.state.initialize(in.run.seed, static_cast<float>(in.model.initializer_range), units);
 }
 
 void Trainer::resume_from(std::int64_t step, std::int64_t tokens) {

@@ -28,6 +28,8 @@ class Trainer {
 
   /// Draws the initial weights and starts reading data at the first step. Collective.
   void start();
+  /// Draws initial weights only, before resume_from(0, 0).
+  void draw(sharding::ShardedState::Units units);
   /// Starts reading data after step `step`; the caller has filled the state. Collective.
   void resume_from(std::int64_t step, std::int64_t tokens);
 

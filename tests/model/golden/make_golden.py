@@ -24,7 +24,8 @@ float32, one tensor after another. NAME.json:
                 before clipping
     freeze      only with frozen parameters (requires_grad=False): patterns of their names. They have no gradients here.
     tensors     name -> {shape, offset}: offset counts float32 values. Names: weights/<parameter>,
-                gradients/<parameter>, trained/<parameter> (after the last step), logits (B, T, V)
+                gradients/<parameter>, trained/<parameter> (after the last step), logits (B, T, V). Models with adapters
+    (made with peft 0.21.2) have gradients of these only; their names are PEFT's without "base_model.model.".
 Weights, matrix products, gradients and the optimizer are float64 here, from weights that are exact in
 float32; transformers itself rounds norms, softmax and logits to float32. What is written is right to about
 1e-6 relative, well below the tolerances that a comparison needs.
@@ -167,6 +168,15 @@ MODELS = {
                "num_hidden_layers": 3, "attention_bias": True, "initializer_range": 0.25},
     "frozen_tied": {"hidden_size": 20, "intermediate_size": 36, "num_attention_heads": 4, "num_key_value_heads": 2,
                     "head_dim": 8, "vocab_size": 52, "rope_theta": 500000.0, "tie_word_embeddings": True},
+    # Adapters (see LORA).
+    "lora": {"hidden_size": 20, "intermediate_size": 36, "num_attention_heads": 4, "num_key_value_heads": 2,
+             "head_dim": 6, "vocab_size": 52, "rope_theta": 10000.0, "tie_word_embeddings": False,
+             "attention_bias": True, "mlp_bias": True},
+    "lora_qwen2": {"model_type": "qwen2", "hidden_size": 28, "intermediate_size": 45, "num_attention_heads": 7,
+                   "num_key_value_heads": 1, "vocab_size": 53, "rope_theta": 1e6, "tie_word_embeddings": True,
+                   "initializer_range": 0.16},
+    "lora_gpt2": {"model_type": "gpt2", "n_embd": 20, "n_head": 4, "n_layer": 2, "n_inner": 34, "vocab_size": 42,
+                  "n_positions": 99},
     # Matrices with more rows, and with more columns.
     "muon": {"hidden_size": 20, "intermediate_size": 36, "num_attention_heads": 4, "num_key_value_heads": 2,
              "head_dim": 6, "vocab_size": 43, "rope_theta": 10000.0, "tie_word_embeddings": False},
@@ -181,6 +191,14 @@ MODELS = {
 FROZEN = {"frozen": ["model.embed_tokens.weight", "model.layers.0.*", "*.k_proj.*", "*.gate_proj.weight",
                      "*.2.input_layernorm.weight", "*.v_proj.bias", "lm_head.weight"],
           "frozen_tied": ["*.mlp.*", "*.self_attn.q_proj.weight", "model.norm.weight"]}
+# LoraConfig's keys. The models with adapters are those of PEFT, which trains the adapters alone.
+LORA = {
+    "lora": {"r": 3, "lora_alpha": 7, "use_rslora": True,
+             "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]},
+    "lora_qwen2": {"r": 5, "lora_alpha": 8, "target_modules": ["down_proj", "q_proj", "v_proj"]},
+    "lora_gpt2": {"r": 2, "lora_alpha": 3, "target_modules": ["c_fc", "c_proj"], "fan_in_fan_out": True},
+}
+LORA_CLIP_NORM = 0.1  # their gradients are smaller
 # A constant in every embedding makes its first router weight decide.
 COLLAPSED = ("mixtral_collapsed",)
 MUON = {"muon": {"lr": 0.02, "momentum": 0.95}}
@@ -229,6 +247,24 @@ def make_model(config, collapsed=False):
     if collapsed:
         collapse(model)
     return model.double()
+
+
+def with_adapters(model, lora):
+    """The model with PEFT's adapters. B is random: zeros would hide A."""
+    import peft  # not needed for the other models
+
+    model = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **lora), autocast_adapter_dtype=False)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if ".lora_" in name:
+                parameter.copy_((parameter if ".lora_A." in name else torch.randn(parameter.shape) * 0.1).float())
+    return model
+
+
+def parameters_of(model):
+    """The parameters, by the names that they have without PEFT's wrappers."""
+    for name, parameter in model.named_parameters():
+        yield name.removeprefix("base_model.model.").replace(".base_layer", "").replace(".default", ""), parameter
 
 
 def starts_of(lengths):
@@ -304,34 +340,39 @@ def stored_config(model, config):
 def write(folder, name, config, seed):
     torch.manual_seed(seed)
     model = make_model(config, name in COLLAPSED)
+    described = stored_config(model, config)
     for parameter_name, parameter in model.named_parameters():
         parameter.requires_grad_(not any(fnmatch.fnmatchcase(parameter_name, p) for p in FROZEN.get(name, [])))
+    if name in LORA:
+        model = with_adapters(model, LORA[name])
+        described |= {"llamesh_lora": LORA[name]}
     starts = starts_of(DOCUMENT_LENGTHS.get(name))
     documents = document_arguments(starts, config.get("sliding_window", 512))
     batch, sequence = SHAPES.get(name, SHAPE) if starts is None else starts.shape
     stream = torch.randint(config["vocab_size"], (batch, sequence + 1))
     tokens, targets = stream[:, :-1].contiguous(), stream[:, 1:].clone()
     targets[1, :3] = -100  # rows with different numbers of valid targets
-    tensors = {f"weights/{n}": p.detach().clone() for n, p in model.named_parameters()}
+    tensors = {f"weights/{n}": p.detach().clone() for n, p in parameters_of(model)}
 
     loss, aux_loss, logits = losses_and_logits(model, tokens, targets, documents)
     backward(model, loss, aux_loss)
     tensors["logits"] = logits.detach()
-    tensors |= {f"gradients/{n}": p.grad.clone() for n, p in model.named_parameters() if p.requires_grad}
+    tensors |= {f"gradients/{n}": p.grad.clone() for n, p in parameters_of(model) if p.requires_grad}
 
     muon = MUON.get(name)
     optimizer = make_muon(model, adamw_of(config), muon) if muon else make_optimizer(model, adamw_of(config))
     losses, aux_losses, norms = [], [], []
+    clip_norm = LORA_CLIP_NORM if name in LORA else CLIP_NORM
     for _ in range(STEPS):
         optimizer.zero_grad()
         step_loss, step_aux_loss, _ = losses_and_logits(model, tokens, targets, documents)
         backward(model, step_loss, step_aux_loss)
         if step_aux_loss is not None:
             aux_losses.append(step_aux_loss.item())
-        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM).item())
+        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm).item())
         optimizer.step()
         losses.append(step_loss.item())
-    tensors |= {f"trained/{n}": p.detach() for n, p in model.named_parameters()}
+    tensors |= {f"trained/{n}": p.detach() for n, p in parameters_of(model)}
 
     index, data, offset = {}, b"", 0
     for tensor_name, tensor in tensors.items():
@@ -340,8 +381,8 @@ def write(folder, name, config, seed):
         offset += tensor.numel()
     description = {
         "made_with": {"torch": torch.__version__, "transformers": transformers.__version__, "seed": seed},
-        "config": stored_config(model, config), "tokens": tokens.tolist(), "targets": targets.tolist(), "loss": loss.item(),
-        "adamw": adamw_of(config) | {"clip_norm": CLIP_NORM}, "step_losses": losses, "step_grad_norms": norms, "tensors": index}
+        "config": described, "tokens": tokens.tolist(), "targets": targets.tolist(), "loss": loss.item(),
+        "adamw": adamw_of(config) | {"clip_norm": clip_norm}, "step_losses": losses, "step_grad_norms": norms, "tensors": index}
     if aux_losses:
         description |= {"aux_loss": aux_loss.item(), "step_aux_losses": aux_losses}
     if name in FROZEN:

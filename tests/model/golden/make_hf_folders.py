@@ -4,7 +4,8 @@
     VENV/bin/python tests/model/golden/make_hf_folders.py [FOLDER [NAME...]]     # VENV as for make_golden.py
 
 hf/gqa_8_2, qwen2, mistral, mixtral are one file, hf/llama3_rope, qwen3, olmo2, gpt2, qwen3_moe several with an index; hf/tied_6_3 and
-hf/tied_4_2 have a tied head. hf/gpt2_hub is gpt2 as on the hub: without the prefix `transformer.`, and with the buffers
+hf/tied_4_2 have a tied head. hf/lora, lora_qwen2 and lora_gpt2 are the models beside which the adapters of
+hf/NAME_adapter lie, as PEFT writes them. hf/gpt2_hub is gpt2 as on the hub: without the prefix `transformer.`, and with the buffers
 of causal masks. All fp32, so that the numbers are those of NAME.bin to the bit.
 """
 
@@ -20,6 +21,7 @@ import transformers
 HERE = pathlib.Path(__file__).parent
 LLAMAS = ("gqa_8_2", "tied_6_3", "llama3_rope", "tied_4_2")  # by transformers 4.45.2
 OTHERS = ("qwen2", "mistral", "qwen3", "olmo2", "gpt2", "mixtral", "qwen3_moe")  # by 4.57.1
+ADAPTED = ("lora", "lora_qwen2", "lora_gpt2")  # by 5.24.0 and peft 0.21.2
 SHARD_SIZE = {"llama3_rope": "20KB", "qwen3": "30KB", "olmo2": "20KB", "gpt2": "50KB", "qwen3_moe": "30KB"}
 
 
@@ -45,18 +47,31 @@ def write_as_on_the_hub(folder, model):
     safetensors.torch.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
 
 
+def write_adapter(folder, name, model, lora, weights):
+    import peft  # not needed for the other models
+
+    adapted = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", base_model_name_or_path=name, **lora))
+    peft.set_peft_model_state_dict(adapted, {f"base_model.model.{key}": value for key, value in weights.items()})
+    adapted.save_pretrained(folder / f"{name}_adapter")
+    (folder / f"{name}_adapter" / "README.md").unlink()
+
+
 def main():
     folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "hf"
-    for name in sys.argv[2:] or LLAMAS + OTHERS:
+    for name in sys.argv[2:] or LLAMAS + OTHERS + ADAPTED:
         description, weights = golden(name)
         keys = description["config"]
         if "model_type" not in keys:
             keys = {"model_type": "llama", "max_position_embeddings": 512} | keys
+        lora = keys.pop("llamesh_lora", None)
+        adapters = {key: weights.pop(key) for key in list(weights) if ".lora_" in key}
         config = transformers.AutoConfig.for_model(**keys)
         model = transformers.AutoModelForCausalLM.from_config(config)
         missing, unexpected = model.load_state_dict(weights, strict=False)
         assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
         model.save_pretrained(folder / name, max_shard_size=SHARD_SIZE.get(name, "5GB"))
+        if lora:
+            write_adapter(folder, name, model, lora, adapters)
         if name == "gpt2":
             write_as_on_the_hub(folder / "gpt2_hub", model)
 

@@ -1,0 +1,146 @@
+#include "checkpoint/hf/peft_folder.hpp"
+
+#include <fcntl.h>
+#include <fmt/ranges.h>
+
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/hf/hf_new_folder.hpp"
+#include "checkpoint/state_reader.hpp"
+#include "core/error.hpp"
+#include "core/file.hpp"
+#include "core/text.hpp"
+#include "model/config_json.hpp"
+#include "model/lora.hpp"
+
+namespace llamesh::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* weights_name = "adapter_model.safetensors";
+constexpr std::string_view peft_prefix = "base_model.model.";  // before the base model's own names
+
+std::string peft_name(const model::Parameter& parameter) {
+  return std::string(peft_prefix) + parameter.name;
+}
+
+/// Visits the adapters of a table in its order.
+template <class Visit>
+void for_each_adapter(const model::ParameterTable& table, Visit visit) {
+  for (std::size_t i = 0; i < table.parameters.size(); ++i)
+    if (is_adapter(table.parameters[i]))
+      visit(static_cast<model::ParameterId>(i), table.parameters[i]);
+}
+
+class AdaptedModel final : public StoredModel {
+ public:
+  AdaptedModel(std::unique_ptr<StoredModel> base, const fs::path& folder,
+               const model::ParameterTable& table)
+      : base_(std::move(base)), folder_(folder, table), base_ids_(table.parameters.size()) {
+    const auto ids = model::base_parameters(table);
+    for (std::size_t i = 0; i < ids.size(); ++i)
+      base_ids_[model::index(ids[i])] = static_cast<model::ParameterId>(i);
+  }
+  void read(model::ParameterId parameter, const BoxRange& range,
+            std::span<float> values) const override {
+    if (const auto base = base_ids_[model::index(parameter)])
+      return base_->read(*base, range, values);
+    folder_.read(parameter, range, values);
+  }
+
+ private:
+  std::unique_ptr<StoredModel> base_;
+  PeftFolder folder_;
+  std::vector<std::optional<model::ParameterId>> base_ids_;  ///< none: an adapter
+};
+
+/// Writes all adapters, one after the other.
+void write_adapters(const StoredModel& model, const model::ParameterTable& table,
+                    const fs::path& path, StoredType type) {
+  std::vector<StoredTensor> tensors;
+  for_each_adapter(table, [&](model::ParameterId, const model::Parameter& p) {
+    tensors.push_back({peft_name(p), std::string(name_of(type)), p.shape, 0, 0});
+  });
+  const auto header = safetensors_header(tensors);
+  auto out = Descriptor::to_write(path, O_WRONLY | O_CREAT | O_EXCL);
+  out.write(0, header.data(), std::ssize(header));
+  auto tensor = tensors.begin();
+  for_each_adapter(table, [&](model::ParameterId id, const model::Parameter& p) {
+    std::vector<float> values(static_cast<std::size_t>(p.numel()));
+    const auto whole = Box::whole(p.shape);
+    model.read(id, {whole, 0, whole.numel()}, values);
+    std::vector<std::uint8_t> bytes(values.size() * static_cast<std::size_t>(size_of(type)));
+    const auto lost = from_floats(type, values, bytes.data());
+    validate(lost == 0, "{} elements of {} are too large for {}; export with --dtype bf16", lost,
+             p.name, name_of(type));
+    out.write(tensor->begin, bytes.data(), std::ssize(bytes));
+    ++tensor;
+  });
+  out.sync();
+}
+
+}  // namespace
+
+PeftFolder::PeftFolder(const fs::path& folder, const model::ParameterTable& table)
+    : file_(folder / weights_name), table_(table) {
+  const auto path = (folder / weights_name).string();
+  std::set<std::string> extra;
+  for (const auto& tensor : file_.tensors()) extra.insert(tensor.name);
+  std::vector<std::string> names;
+  for_each_adapter(table, [&](model::ParameterId, const model::Parameter& p) {
+    names.push_back(peft_name(p));
+    const auto* stored = file_.find(names.back());
+    validate(stored != nullptr, "{} has no '{}'{}; it is for another base model", path,
+             names.back(), did_you_mean(names.back(), {extra.begin(), extra.end()}));
+    validate(stored->shape == p.shape,
+             "{}: '{}' has shape ({}) where the model takes ({}); it is for another base model",
+             path, names.back(), fmt::join(stored->shape, ", "), fmt::join(p.shape, ", "));
+    validate(stored_type(stored->dtype).has_value(), "{}: '{}' is {}; F32, BF16 and F16 are read",
+             path, names.back(), excerpt(stored->dtype));
+    extra.erase(names.back());
+  });
+  validate(extra.empty(), "{} has '{}', which the model does not{}; it is for another base model",
+           path, extra.empty() ? "" : excerpt(*extra.begin()),
+           extra.empty() ? "" : did_you_mean(*extra.begin(), names));
+}
+
+void PeftFolder::read(model::ParameterId parameter, const BoxRange& range,
+                      std::span<float> values) const {
+  const auto& p = table_[parameter];
+  const auto& tensor = *file_.find(peft_name(p));
+  for_each_run(p.shape, range, [&](std::int64_t begin, std::int64_t at, std::int64_t count) {
+    file_.read(tensor, begin,
+               values.subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count)));
+  });
+}
+
+std::unique_ptr<StoredModel> with_adapters(std::unique_ptr<StoredModel> base,
+                                           const fs::path& folder,
+                                           const model::ParameterTable& table) {
+  return std::make_unique<AdaptedModel>(std::move(base), folder, table);
+}
+
+void export_adapters(const fs::path& checkpoint, const fs::path& target, StoredType type,
+                     const std::string& base, const comm::Communicator& world) {
+  NewFolder folder(target, world);
+  comm::agree(world, [&] {
+    if (world.rank() != 0) return;
+    auto manifest = read_manifest(checkpoint);
+    const auto config = model::parse_config_json(manifest.progress.model_config, "model_config");
+    const auto table = model::parameter_table(config);
+    const auto model = open_model(checkpoint, std::move(manifest), table);
+    write_adapters(*model, table, folder.path() / weights_name, type);
+    auto json = to_adapter_config(*config.lora);
+    json["fan_in_fan_out"] = config.family == "gpt2";  // transformers' Conv1D
+    if (!base.empty()) json["base_model_name_or_path"] = base;
+    write_durably(folder.path() / model::adapter_config_name, json.dump(2) + "\n");
+  });
+  folder.commit();
+}
+
+}  // namespace llamesh::checkpoint

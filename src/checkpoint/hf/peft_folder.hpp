@@ -1,0 +1,50 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "checkpoint/hf/hf_export.hpp"
+#include "checkpoint/hf/safetensors.hpp"
+#include "checkpoint/state.hpp"
+#include "checkpoint/stored_model.hpp"
+#include "comm/mesh/communicator.hpp"
+#include "model/parameters.hpp"
+
+/// Folders with adapters as PEFT writes and reads them: adapter_config.json and
+/// adapter_model.safetensors. Folders are untrusted: any fault is a one-line user error (exit 78)
+/// that names the file.
+namespace llamesh::checkpoint {
+
+/// The adapters in a folder, as parameters of a table.
+class PeftFolder {
+ public:
+  /// `table` has adapters and is borrowed. Throws a user error unless the folder has exactly these,
+  /// by name and shape: an adapter for another base model is refused.
+  PeftFolder(const std::filesystem::path& folder, const model::ParameterTable& table);
+
+  /// Reads a range of an adapter.
+  void read(model::ParameterId parameter, const BoxRange& range, std::span<float> values) const;
+
+ private:
+  SafetensorsFile file_;
+  const model::ParameterTable& table_;
+};
+
+/// Returns the model that `base`, a model without adapters, and a folder's adapters make together.
+/// `table` has adapters and is borrowed.
+std::unique_ptr<StoredModel> with_adapters(std::unique_ptr<StoredModel> base,
+                                           const std::filesystem::path& folder,
+                                           const model::ParameterTable& table);
+
+/// Fills the adapters of every rank's state from a folder. Collective; on an error every rank
+/// throws.
+void load_adapters(const std::filesystem::path& folder, const State& state,
+                   const comm::Communicator& world);
+
+/// Exports a checkpoint's adapters as a new folder that PEFT can load. `base` names the model
+/// beside which they lie, for adapter_config.json. Collective; on an error every rank throws.
+void export_adapters(const std::filesystem::path& checkpoint, const std::filesystem::path& target,
+                     StoredType type, const std::string& base, const comm::Communicator& world);
+
+}  // namespace llamesh::checkpoint
