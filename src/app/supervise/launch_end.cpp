@@ -61,7 +61,7 @@ LaunchEnd LaunchRecord::end(int launcher_code) const {
   if (text == state_ || !state) return {.kind = not_started, .code = launcher_code};
   if (state->phase == RunPhase::running)
     return {.kind = failed,
-            .code = launcher_code,
+            .code = launcher_code == 0 ? static_cast<int>(ExitCode::stopped_early) : launcher_code,
             .step = last_step(folder_, *state),
             .reason = "the ranks were killed"};
   const int code = static_cast<int>(state->exit_code);

@@ -158,16 +158,14 @@ class Supervisor {
     record_.emplace(folder_);
     setenv("LLAMESH_LAUNCH_TIME", fmt::format("{:.3f}", unix_time()).c_str(), 1);
     Child srun(command_for(nodes));
-    int told = 0;
+    bool told = false;
     std::optional<Clock::time_point> ended;
     auto looked = Clock::now();
     while (!srun.exit_code()) {
       std::this_thread::sleep_for(poll_interval);
       keep_guard(nodes);
-      if (const int signal = received_stop_signal(); signal != 0 && told == 0) {
-        told = signal;
-        srun.send(SIGUSR2);  // srun passes it on, and the ranks save
-      }
+      // srun passes the signal on, and the ranks save.
+      if (received_stop_signal() != 0 && !std::exchange(told, true)) srun.send(SIGUSR2);
       if (Clock::now() - looked < look_interval) continue;
       looked = Clock::now();
       if (!ended && record_->has_ended()) ended = looked;
