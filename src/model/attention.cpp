@@ -229,7 +229,7 @@ void Attention::attend_backward(const BlockContext& ctx, const WholeAndMine& dy)
   const Tensors& t = tensors_;
   const auto s = attended(), d = slices(t.d_qkv);
   const UnshardGuard guard(ctx.weights, ids_.o_proj.module, Pass::backward);
-  LinearBackward o_proj(ctx.stream, ctx.weights, {{ids_.o_proj.module, ids_.o_proj.weight}});
+  LinearBackward o_proj(ctx, {without_bias(ids_.o_proj)});
   const auto input = [&] { o_proj.input(t.d_out, dy.whole); };
   if (recomputed_) input();
   const auto all = recomputed_ ? *recomputed_ : ctx.context.gather({s.k, s.v}, input);
