@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "app/status/failure.hpp"
+#include "app/status/run_status.hpp"
 #include "core/file.hpp"
 #include "train/job/failure.hpp"
 #include "train/job/run_state.hpp"
