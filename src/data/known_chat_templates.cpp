@@ -11,14 +11,13 @@ struct KnownTemplate {
   ChatTemplate chat_template;
 };
 
-// The texts come from copies of the models' tokenizer_config.json, which the comments name. Proven by
-// a whole folder of the model's files, whose chat_template has the hash:
-//   (p) in public repositories: checkpoints/meta-llama/Llama-2-7b-chat-hf in
-//       Navyabhat03/ERA-V1-Session-22 (1cd4f22a), Meta-Llama-3-8B-Instruct in YJiangcm/WebR
-//       (e161704d), qwen2 in ttssrr423/qwenBatchInference (0b6924f9).
-// Quoted elsewhere:
-//   (a) the strings in tests/test-chat-template.cpp of llama.cpp (as in the source archive of
-//       llama_cpp_python 0.3.36), (b) its folder models/templates, (c)
+// The texts come from copies of the models' tokenizer_config.json, which the comments name:
+//   (p) proven: the file lies beside the model's other files in a public repository, and its
+//       chat_template has this hash (checkpoints/meta-llama/Llama-2-7b-chat-hf in
+//       Navyabhat03/ERA-V1-Session-22 at 1cd4f22a, Meta-Llama-3-8B-Instruct in YJiangcm/WebR at
+//       e161704d, qwen2 in ttssrr423/qwenBatchInference at 0b6924f9);
+//   quoted only: (a) the strings in tests/test-chat-template.cpp of llama.cpp (as in the source
+//       archive of llama_cpp_python 0.3.36), (b) its folder models/templates, (c)
 //       packages/jinja/test/e2e.test.js of huggingface.js, (d) other public sources that quote
 //       them, (e) transformers 4.40.2.
 // Copies spell a line end in a string as \n or as a line end, and may end with one. Jinja reads

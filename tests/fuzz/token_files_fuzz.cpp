@@ -1,6 +1,7 @@
 // For any token id file or Megatron index, the answer is ids and documents that lie within the
-// file, or a user error. An input's first byte chooses the format: token ids with llm.c's or NumPy's
-// header (h), without it (2 or 4 bytes per id), or an index (m) after a two-byte size for its .bin.
+// file, or a user error. An input's first byte chooses the format: token ids with llm.c's or
+// NumPy's header (h), without it (2 or 4 bytes per id), or an index (m) after a two-byte size for
+// its .bin.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
