@@ -11,12 +11,14 @@ struct KnownTemplate {
   ChatTemplate chat_template;
 };
 
-// The texts come from copies of the models' tokenizer_config.json, which the comments name. Proven
-// by a whole folder of the model's files, whose chat_template has the hash:
-//   (p) in public repositories: checkpoints/meta-llama/Llama-2-7b-chat-hf in
-//       Navyabhat03/ERA-V1-Session-22 (1cd4f22a), Meta-Llama-3-8B-Instruct in YJiangcm/WebR
-//       (e161704d), qwen2 in ttssrr423/qwenBatchInference (0b6924f9).
-// Quoted elsewhere:
+// The texts come from copies of the models' tokenizer_config.json, which the comments name. A
+// model's folder in a public repository, whose chat_template has the hash:
+//   (p) as published: checkpoints/meta-llama/Llama-2-7b-chat-hf in Navyabhat03/ERA-V1-Session-22
+//       (1cd4f22a), qwen2 in ttssrr423/qwenBatchInference (0b6924f9; Qwen1.5-14B-Chat);
+//   (s) saved again with other settings: Meta-Llama-3-8B-Instruct in YJiangcm/WebR (e161704d). The
+//       same text is in Google's vertex-ai-samples, which name its line in revision a5a71a75 of
+//       Meta-Llama-3-70B-Instruct.
+// Quoted only:
 //   (a) the strings in tests/test-chat-template.cpp of llama.cpp (as in the source archive of
 //       llama_cpp_python 0.3.36), (b) its folder models/templates, (c)
 //       packages/jinja/test/e2e.test.js of huggingface.js, (d) other public sources that quote
@@ -31,7 +33,7 @@ constexpr KnownTemplate known_templates[] = {
     // The same with line ends for \n (d); default_chat_template of LlamaTokenizerFast (e)
     {0xcb7c5112dfc4a3b0, ChatTemplate::llama2},
     {0xa74aa2617afe5384, ChatTemplate::llama2},
-    // Meta-Llama-3-8B-Instruct with add_generation_prompt (p); with \n for line ends (d)
+    // Meta-Llama-3-8B-Instruct with add_generation_prompt (s); with \n for line ends (d)
     {0x9799ad6e2dea0594, ChatTemplate::llama3},
     {0x866fc8fa50da12fe, ChatTemplate::llama3},
     // Llama-3.1-8B-Instruct, Llama-3.3-70B-Instruct (b, c)
@@ -40,13 +42,13 @@ constexpr KnownTemplate known_templates[] = {
     // OpenHermes-2.5-Mistral-7B (a, c)
     {0xa04f41d813a07b13, ChatTemplate::chatml},
     {0x4c6e807ee5fe9f4a, ChatTemplate::chatml},
-    // Qwen2-7B-Instruct (p); with \n for line ends (d)
+    // Qwen1.5-14B-Chat (p), Qwen2-7B-Instruct (d); with \n for line ends (d)
     {0xd5d943bd0bd9082f, ChatTemplate::qwen2},
     {0xc79034a9d5f0ae58, ChatTemplate::qwen2},
     // Qwen2.5-7B-Instruct (b, c)
     {0x639547fe4d33fa67, ChatTemplate::qwen2_5},
     {0x2469c9508f79506e, ChatTemplate::qwen2_5},
-    // SmolLM2-360M-Instruct (d); no whole folder was found
+    // SmolLM2-360M-Instruct (d)
     {0x99ab995e9629dacd, ChatTemplate::smollm2},
     {0x83059ddcb62b07a0, ChatTemplate::smollm2},
     // Mixtral-8x7B-Instruct-v0.1 (c), Mistral-7B-Instruct-v0.2 before it had a system message (a)

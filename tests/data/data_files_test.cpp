@@ -33,6 +33,16 @@ class DataFiles : public testing::Test {
   std::string note_;
 };
 
+TEST_F(DataFiles, LossMasksBelongToTheirTokens) {
+  folder_.write("corpus/c.npy", "x");
+  folder_.write("corpus/c.mask.npy", "x");
+  for (const char* word : {"$/corpus/*.npy", "$/corpus/c*"})
+    EXPECT_EQ(find(word), Names{"corpus/c.npy"}) << word;
+  EXPECT_EQ(find("$/corpus").size(), 4U);
+  EXPECT_EQ(find("$/corpus/c.mask.npy"), Names{"corpus/c.mask.npy"}) << "its reader refuses it";
+  EXPECT_ERROR(find("$/corpus/*.mask.npy"), "matches only loss masks; name the token files");
+}
+
 TEST_F(DataFiles, OfAFolderAreAllBelowItSorted) {
   const Names all{"corpus/b10.txt", "corpus/b2.txt", "corpus/more/a.txt"};
   EXPECT_EQ(find("$/corpus"), all);

@@ -54,6 +54,19 @@ class Megatron : public testing::Test {
   TemporaryFolder folder_;
 };
 
+TEST(MegatronIndexBytes, HaveASequencePerDocument) {
+  Index expected;
+  expected.lengths = {3, 1, 2};
+  expected.pointers = {0, 6, 8};
+  expected.documents = {0, 1, 2, 3};
+  expected.sequences = 3;
+  expected.document_count = 4;
+  EXPECT_EQ(megatron_index(expected.lengths, 2), expected.bytes());
+  expected.type = 4;
+  expected.pointers = {0, 12, 16};
+  EXPECT_EQ(megatron_index(expected.lengths, 4), expected.bytes());
+}
+
 TEST_F(Megatron, KnowsItsIdsAndDocuments) {
   const std::string name = write(Index().bytes());
   for (const char* extension : {"", ".bin", ".idx"}) {

@@ -10,6 +10,7 @@
 #include "answer.hpp"
 #include "checkpoint/manifest.hpp"
 #include "core/hash.hpp"
+#include "train/health/validation_record.hpp"
 
 namespace {
 
@@ -36,6 +37,7 @@ void check_dataset(const checkpoint::DatasetEntry& entry, std::int64_t file_byte
 void read(const std::string& text) {
   const auto manifest = checkpoint::parse_manifest(text);
   for (const auto& entry : manifest.datasets) check_dataset(entry, manifest.file_bytes);
+  llamesh::train::parse_validation(manifest.progress.validation);  // never throws
   const auto written = checkpoint::to_text(manifest);
   const auto again = checkpoint::parse_manifest(written);
   expect(checkpoint::to_text(again) == written && again.progress == manifest.progress,
