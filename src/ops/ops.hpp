@@ -230,7 +230,9 @@ extern const Kernel<void(Stream&, const SgdCall& call, const SgdStep& step)> sgd
 /// (momentum - slope) beta with Nesterov's momentum, otherwise the new momentum.
 extern const Kernel<void(Stream&, const MuonMomentumCall& call, const MuonMomentumStep& step)>
     muon_momentum;
-/// squared (k, k) = a I + b x + c squared, fp32 and dense: a polynomial in x (k, k), given x^2.
+/// squared (k, k) = a I + b x + c squared, fp32 and dense: a polynomial in symmetric x (k, k),
+/// given x^2. Reads only the lower triangles, and writes the whole matrix. x may be `squared`
+/// itself.
 extern const Kernel<void(Stream&, Tensor squared, Tensor x, float a, float b, float c)>
     matrix_quadratic;
 

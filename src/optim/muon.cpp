@@ -14,6 +14,10 @@ namespace {
 constexpr int iterations = 5;
 constexpr float quintic_a = 3.4445F, quintic_b = -4.7750F, quintic_c = 2.0315F;
 
+/// Symmetric products are computed in block rows up to the diagonal, which leaves out this much.
+constexpr std::int64_t block_rows = 4;
+constexpr double triangle = (1 + 1.0 / block_rows) / 2;
+
 /// A matrix in a rank's part of a unit: elements [offset, offset + rows cols) in the unit.
 struct PlacedMatrix {
   model::ParameterId parameter;
@@ -25,7 +29,7 @@ struct PlacedMatrix {
   double work() const {
     const auto m = static_cast<double>(std::min(rows, cols));
     const auto n = static_cast<double>(std::max(rows, cols));
-    return iterations * (4 * m * m * n + 2 * m * m * m);
+    return iterations * 2 * m * m * ((1 + triangle) * n + triangle * m);
   }
   /// Returns the elements that the shard [first, last) has, as a range in the unit.
   std::pair<std::int64_t, std::int64_t> within(std::int64_t first, std::int64_t last) const {
@@ -57,6 +61,22 @@ void assign(std::vector<PlacedMatrix>& matrices, std::vector<double>& work) {
     const auto rank = std::ranges::min_element(work);
     *rank += matrix->work();
     matrix->owner = static_cast<int>(rank - work.begin());
+  }
+}
+
+/// y (k, k) = x x^T, or x^T x if not `wide`, up to the diagonal; some elements above it too.
+void symmetric_product(device::Stream& stream, const Tensor& y, const Tensor& x, bool wide) {
+  const auto k = y.rows();
+  const auto block = (k + block_rows - 1) / block_rows;
+  for (std::int64_t first = 0; first < k; first += block) {
+    const auto last = std::min(k, first + block);
+    const auto part = y.slice_rows(first, last - first).slice_cols(0, last);
+    if (wide)
+      ops::linear(stream, part, x.slice_rows(first, last - first), x.slice_rows(0, last),
+                  Accumulate::no);
+    else
+      ops::linear_backward_weight(stream, part, x.slice_cols(first, last - first),
+                                  x.slice_cols(0, last), Accumulate::no);
   }
 }
 
@@ -277,11 +297,9 @@ void Muon::orthogonalize(const Tensor& matrix) {
   const double norm = std::sqrt(ops::sum_of_squares(stream, x.reshape({x.numel()})));
   ops::scale(stream, x, static_cast<float>(1 / (norm + 1e-7)));
   for (int i = 0; i < iterations; ++i) {
-    if (wide)
-      ops::linear(stream, square, x, x, Accumulate::no);
-    else
-      ops::linear_backward_weight(stream, square, x, x, Accumulate::no);
-    ops::linear(stream, polynomial, square, square, Accumulate::no);  // A is symmetric
+    symmetric_product(stream, square, x, wide);
+    ops::matrix_quadratic(stream, square, square, 0, 0, 1);  // fills the upper triangle
+    symmetric_product(stream, polynomial, square, true);
     ops::matrix_quadratic(stream, polynomial, square, quintic_a, quintic_b, quintic_c);
     if (wide)
       ops::linear_backward_input(stream, next, polynomial, x, Accumulate::no);

@@ -76,7 +76,7 @@ void check_memory(const comm::Communicator& world, const train::Setup& setup);
 
 /// Classes of ranks whose step calls the same collectives and takes the same memory (on a CPU, up
 /// to a few bytes for sums of squares). Ranks in a class may still hold different parts of a
-/// parameter.
+/// parameter. With Muon they also send somewhat different numbers of bytes to its matrices' owners.
 struct RankClasses {
   std::vector<int> of_rank;  ///< rank -> class
   std::vector<int> first;    ///< class -> its lowest rank

@@ -106,6 +106,35 @@ TEST(CudaOptimizers, AdamwRoundsMomentsInBf16AsOnTheCpu) {
     }
 }
 
+TEST(CudaOptimizers, MuonsMomentumIsThatOfTheCpu) {
+  const ops::RoundingBits bits{0x123456789abcdefU, 0xfedcba987654321U, 245, 7, 37, 120};
+  for (const auto dtype : {DType::f32, DType::bf16})
+    for (const bool nesterov : {true, false})
+      for (const auto count : all_counts)
+        for (const auto place : both_places) {
+          Twin u(DType::f32, 1, count, place), m(dtype, 1, count, place);
+          Twin g(DType::f32, 1, count, place);
+          const ops::MuonMomentumStep step{0.95F, nesterov, 0.3F};
+          ops::muon_momentum(host_stream(), {u.host(), m.host(), g.host(), bits}, step);
+          ops::cuda::muon_momentum(device_stream(), {u.device(), m.device(), g.device(), bits},
+                                   step);
+          u.expect_equal(1e-6, "update");
+          m.expect_equal(dtype == DType::f32 ? 1e-6 : 8e-3, "momentum");
+        }
+}
+
+TEST(CudaOptimizers, TheQuadraticOfASymmetricMatrixIsThatOfTheCpu) {
+  for (const std::int64_t k : {1, 7, 33, 100}) {
+    Twin x(DType::f32, k, k), squared(DType::f32, k, k);
+    ops::matrix_quadratic(host_stream(), squared.host(), x.host(), 3.0F, -4.0F, 2.0F);
+    ops::cuda::matrix_quadratic(device_stream(), squared.device(), x.device(), 3.0F, -4.0F, 2.0F);
+    squared.expect_equal(1e-6, "quadratic");
+    ops::matrix_quadratic(host_stream(), x.host(), x.host(), 0, 0, 1);
+    ops::cuda::matrix_quadratic(device_stream(), x.device(), x.device(), 0, 0, 1);
+    x.expect_equal(0, "mirrored");
+  }
+}
+
 TEST(CudaOptimizers, SgdStepsAsOnTheCpu) {
   const ops::SgdStep step{1e-2F, 0.9F, 0.1F, 0.3F};
   for (const auto count : all_counts)

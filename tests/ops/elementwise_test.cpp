@@ -219,6 +219,23 @@ TEST(Optimizers, Bf16MomentsKeepInfinitiesAndNaNs) {
   EXPECT_TRUE(std::isnan(after.v.numbers()[50]));
 }
 
+TEST(Optimizers, TheQuadraticReadsLowerTrianglesAndIsSymmetric) {
+  auto stream = main_stream();
+  for (const std::int64_t k : {1, 7, 32, 33, 100}) {
+    const Matrix x(DType::f32, k, k), squared(DType::f32, k, k);
+    const auto x0 = x.numbers(), squared0 = squared.numbers();
+    ops::matrix_quadratic(stream, squared, x, 3.0F, -4.0F, 2.0F);
+    reference::Numbers expected(x0.size());
+    for (std::int64_t r = 0; r < k; ++r)
+      for (std::int64_t c = 0; c < k; ++c) {
+        const auto lower = static_cast<std::size_t>(std::max(r, c) * k + std::min(r, c));
+        expected[static_cast<std::size_t>(r * k + c)] =
+            (r == c ? 3.0 : 0.0) - 4.0 * x0[lower] + 2.0 * squared0[lower];
+      }
+    expect_near(squared.numbers(), expected, 1e-6, "quadratic");
+  }
+}
+
 TEST(Optimizers, SgdIsTorchs) {
   auto stream = main_stream();
   const std::int64_t n = 1003;

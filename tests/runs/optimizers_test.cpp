@@ -34,6 +34,7 @@ train::Inputs with_muon_on_experts(train::Inputs in) {
   in.model.num_experts = 4;
   in.model.num_experts_per_tok = 2;
   in.mesh.expert = world().size() > 1 ? 2 : 1;
+  in.mesh.allow_expert_across_nodes = true;
   return with_muon(in);
 }
 

@@ -126,6 +126,7 @@ TEST_F(SetupTest, RefusesMuonOnMatricesThatAreSplit) {
   inputs_.model.vocab_size = 258;
   inputs_.model.num_attention_heads = 4;
   inputs_.model.num_key_value_heads = 2;
+  inputs_.model.head_dim = 8;
   expect_error(
       "optimizer.name muon needs whole matrices, but model.layers.0.self_attn.q_proj.weight is "
       "split along tensor among 2 ranks");

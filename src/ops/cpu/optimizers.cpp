@@ -121,6 +121,9 @@ void sgd(Stream& stream, const SgdCall& call, const SgdStep& step) {
 
 namespace {
 
+/// Rows mirrored together: whole cache lines on both sides.
+constexpr std::int64_t mirrored_rows = 32;
+
 template <class Moment>
 void momentum_in_blocks(const MuonMomentumCall& call, const MuonMomentumStep& step) {
   auto* u = call.update.span<float>().data();
@@ -161,15 +164,19 @@ void matrix_quadratic(Stream& stream, Tensor squared, Tensor x, float a, float b
       x.cols() == k && squared.rows() == k && squared.cols() == k && x.dense() && squared.dense(),
       "matrix_quadratic of ({}, {}) and ({}, {})", squared.rows(), squared.cols(), k, x.cols());
   stream.run([=] {
-    for_each_block(k, rows_per_block(k), [&](std::int64_t first, std::int64_t last) {
+    auto* const y = squared.as<float>();
+    const auto* const from = x.as<float>();
+    for_each_block(k, mirrored_rows, [&](std::int64_t first, std::int64_t last) {
       for (auto row = first; row < last; ++row) {
-        auto* y = squared.as<float>() + row * k;
-        const auto* from = x.as<float>() + row * k;
-        for_each_vec(k, [&](std::int64_t i, auto lanes) {
-          store(y + i, load(from + i, lanes) * b + load(y + i, lanes) * c, lanes);
+        const auto at = row * k;
+        for_each_vec(row + 1, [&](std::int64_t i, auto lanes) {
+          store(y + at + i, load(from + at + i, lanes) * b + load(y + at + i, lanes) * c, lanes);
         });
-        y[row] += a;
+        y[at + row] += a;
       }
+      for (std::int64_t col = 0; col < last; ++col)
+        for (auto row = std::max(first, col + 1); row < last; ++row)
+          y[col * k + row] = y[row * k + col];
     });
   });
 }

@@ -136,8 +136,13 @@ __global__ void __launch_bounds__(threads)
     quadratic(float* y, const float* x, std::int64_t k, float a, float b, float c) {
   const auto stride = static_cast<std::int64_t>(blockDim.x) * gridDim.x;
   const auto first = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  for (auto i = first; i < k * k; i += stride)
-    y[i] = b * x[i] + c * y[i] + (i % (k + 1) == 0 ? a : 0.0F);
+  for (auto i = first; i < k * k; i += stride) {
+    const auto row = i / k, col = i % k;
+    if (col > row) continue;
+    const float value = b * x[i] + c * y[i] + (row == col ? a : 0.0F);
+    y[i] = value;
+    y[col * k + row] = value;
+  }
 }
 
 /// Returns null if no copy is requested.

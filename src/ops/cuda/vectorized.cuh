@@ -64,12 +64,20 @@ __device__ __forceinline__ void store_one(T* to, float x) {
     to->bits = static_cast<std::uint16_t>(pack_bf16(x, 0.0F));
 }
 
-/// Loads `width` elements: 1, or 16 or 32 bytes.
+/// Loads `width` elements: 1, or 8 (bf16), 16 or 32 bytes.
 template <int width, class T>
 __device__ __forceinline__ Pack<width> load(const T* from) {
   Pack<width> to;
   if constexpr (width == 1) {
     to.v[0] = load_one(from);
+  } else if constexpr (width * sizeof(T) == 8) {
+    static_assert(std::is_same_v<T, bf16>);
+    const auto words = load_words<Words2>(from);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      to.v[2 * i] = __uint_as_float(words.w[i] << 16U);
+      to.v[2 * i + 1] = __uint_as_float(words.w[i] & 0xFFFF0000U);
+    }
   } else {
     constexpr int part = per_16_bytes<T>;
     static_assert(width % part == 0);

@@ -176,7 +176,7 @@ void muon_momentum(Stream& stream, const MuonMomentumCall& c, const MuonMomentum
 
 void matrix_quadratic(Stream& stream, Tensor squared, Tensor x, float /*a*/, float /*b*/,
                       float /*c*/) {
-  move(stream, 2 * bytes_of(squared) + bytes_of(x));
+  move(stream, 1.5 * bytes_of(squared) + 0.5 * bytes_of(x));
 }
 
 }  // namespace llamesh::ops::simulated
