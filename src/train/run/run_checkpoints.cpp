@@ -61,8 +61,8 @@ StartEvent RunCheckpoints::resume(const ConfigChanges& changes) {
   return {"resume", found->mesh};
 }
 
-/// Loads weights from a Hugging Face folder and adapters from a PEFT folder. What they do not give
-/// is random, from the seed.
+/// Loads weights from a Hugging Face folder and adapters from a PEFT folder. What is not there is
+/// drawn from the seed.
 StartEvent RunCheckpoints::initialize_weights() {
   const auto& pretrained = setup_.inputs.pretrained;
   const auto begin = Clock::now();
