@@ -114,19 +114,24 @@ void ShardedState::place(Group& group, comm::DeviceMesh& mesh, DType compute_dty
   }
 }
 
-/// Allocates the weights of frozen units. Collective.
+/// Allocates the weights of frozen units, in one buffer. Collective.
 void ShardedState::place_frozen(const Group& group, comm::DeviceMesh& mesh, DType compute_dtype) {
   const device::ScopedMemoryTag use(device::MemoryUse::weights);
+  const bool on_host = frozen_.memory == MemoryKind::host;
   auto& shard = mesh.along(group.sharded);
-  if (offload_ != Offload::all) place_on_device(group, shard, compute_dtype, compute_dtype);
+  if (!on_host) place_on_device(group, shard, compute_dtype, compute_dtype);
+  std::int64_t numel = 0;
+  for (const auto u : group.units) numel += layout_.units()[u].shard_numel;
+  if (on_host)
+    buffers_.push_back(device::Buffer::in(MemoryKind::host, numel * size_of(compute_dtype)));
+  std::int64_t at = 0;
   for (const auto u : group.units) {
     auto& weights = weights_[u];
-    if (offload_ == Offload::all) {
-      const auto numel = layout_.units()[u].shard_numel;
-      buffers_.push_back(device::Buffer::on_host(numel * size_of(compute_dtype)));
-      weights.on_host = buffers_.back().tensor(compute_dtype, {numel});
-    }
-    frozen_.shards[u] = weights.shard ? weights.shard : weights.on_host;
+    const auto count = layout_.units()[u].shard_numel;
+    if (on_host)
+      weights.on_host = buffers_.back().tensor(compute_dtype, {count}, at * size_of(compute_dtype));
+    frozen_.shards[u] = on_host ? weights.on_host : weights.shard;
+    at += count;
   }
 }
 

@@ -27,7 +27,7 @@ template <class Expected>
 std::int64_t wrong(const test::Job& job, const Expected& expected) {
   std::int64_t count = 0;
   const auto state = job.state();
-  const auto& shards = state.group(model_group).shards;
+  const auto shards = state.only(model_group).groups.front().shards;
   for (std::size_t u = 0; u < job.layout.units().size(); ++u)
     for (const auto& piece : job.layout.pieces(u, test::world().rank()))
       for (std::int64_t i = 0; i < piece.count; ++i) {

@@ -156,7 +156,7 @@ TEST(Placements, WeightsOfAHuggingFaceFolderAreTheSameOnEveryMesh) {
       checkpoint::load_hf_weights(folder, config, job.state(), world(), by);
       const checkpoint::HfWeights weights(folder);
       const auto state = job.state();
-      const auto& shards = state.group(checkpoint::model_group).shards;
+      const auto shards = state.only(checkpoint::model_group).groups.front().shards;
       std::int64_t wrong = 0;
       for (std::size_t u = 0; u < job.layout.units().size(); ++u)
         for (const auto& piece : job.layout.pieces(u, world().rank())) {
