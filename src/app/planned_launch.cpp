@@ -57,10 +57,12 @@ std::string describe(const train::Setup& setup, const device::Hardware& hardware
   const auto of_which = active == setup.table->numel()
                             ? ""
                             : fmt::format(", of which a token takes {},", parameters_text(active));
+  const auto frozen = setup.table->numel() - setup.table->trained_numel();
   return fmt::format(
-      "{}: {} parameters{} in {}, {} on {}, {}\n"
+      "{}: {} parameters{}{} in {}, {} on {}, {}\n"
       "mesh {}, {}, {} micro-batch{} of {} x {} tokens per rank\n",
       in.run.name, parameters_text(setup.table->numel()), of_which,
+      frozen == 0 ? "" : fmt::format(" ({} frozen)", parameters_text(frozen)),
       name_of(in.precision.parameters), counted(setup.mesh.ranks(), "rank"),
       counted(setup.topology.nodes, "node"), hardware.name, comm::to_string(setup.mesh),
       sharding::name_of(in.sharding.strategy), setup.micro_batches,

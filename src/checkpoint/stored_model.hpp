@@ -22,8 +22,8 @@ class StoredModel {
                     std::span<float> values) const = 0;
 };
 
-/// Whether opening a checkpoint that refers to a base model reads all of this model's weights, to
-/// prove that they are unchanged. One rank does so for all.
+/// Proof that a checkpoint's base model is unchanged, for which all of its frozen weights are read
+/// when the checkpoint is opened. One rank does so for all.
 enum class ProveBase : bool { no, yes };
 
 /// Opens a checkpoint whose manifest has been read, and its base model if it refers to one.

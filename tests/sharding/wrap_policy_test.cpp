@@ -64,6 +64,28 @@ TEST(WrapPolicy, BySizeOfLlama2With70B) {
                    "model.layers.0.mlp.down_proj", "lm_head"}));
 }
 
+TEST(WrapPolicy, FrozenParametersHaveUnitsOfTheirOwn) {
+  const auto config = llama2(64, 96, 3, 4, 4);
+  auto table = model::parameter_table(config);
+  model::freeze_parameters(
+      table, config,
+      {{"model.embed_tokens", "model.layers.0", "model.layers.1.mlp", "lm_head"}, {}});
+  const auto placements = whole_and_sharded(table, two_shards);
+  auto units = make_units(table, {Wrap::layer, 0}, two_shards, placements);
+  Names names;
+  for (const auto& unit : units) names.push_back(unit.name);
+  EXPECT_EQ(names, (Names{"model.embed_tokens (frozen)", "model.layers.0 (frozen)",
+                          "model.layers.1", "model.layers.1 (frozen)", "model.layers.2",
+                          "model.norm + lm_head", "model.norm + lm_head (frozen)"}));
+  const ShardLayout layout(table, std::move(units), two_shards, placements);
+  EXPECT_TRUE(layout.units()[1].frozen);
+  EXPECT_FALSE(layout.units()[2].frozen);
+  std::int64_t frozen = 0;
+  for (const auto& unit : layout.units()) frozen += unit.frozen ? unit.shard_numel : 0;
+  EXPECT_EQ(layout.trained_shard_numel(), layout.shard_numel() - frozen);
+  EXPECT_EQ(table.backward_end(), table.layers[1]);
+}
+
 TEST(WrapPolicy, EveryParameterLiesInOneUnit) {
   const auto table = model::parameter_table(llama2(64, 96, 3, 4, 2));
   for (const std::int64_t min_numel : {1, 500, 5000, 20000, 1000000}) {

@@ -25,6 +25,7 @@ void print_as_json(const PlanArguments& asked, const PlannedLaunch& planned) {
        {"mesh", comm::to_string(planned.setup.mesh)},
        {"parameters", planned.setup.table->numel()},
        {"active_parameters", planned.setup.table->active_numel()},
+       {"trained_parameters", planned.setup.table->trained_numel()},
        {"imbalance", asked.imbalance},
        {"hardware", planned.hardware.name},
        {"device_bytes", planned.limit()},
