@@ -182,7 +182,7 @@ std::map<ParameterId, Adapter> adapters_by_weight(const ParameterTable& table) {
   return adapters;
 }
 
-/// Those of column layers share their input with their siblings'.
+/// Adds up siblings that are column-parallel: they share their input.
 std::int64_t adapter_columns(const ParameterTable& table) {
   std::map<ModuleId, std::int64_t> shared;
   std::int64_t columns = 0;

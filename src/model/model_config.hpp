@@ -30,7 +30,7 @@ struct RopeScaling {
   bool truncate = true;         ///< yarn: rounds the bounds between the two to whole dims
 };
 
-/// How a LoRA adapter's A starts; its B starts at zero.
+/// Initial values of an adapter's A; its B starts at zero.
 enum class LoraInit : std::uint8_t {
   kaiming_uniform,  ///< uniform in +-1 / sqrt(in): PEFT's default
   gaussian,         ///< normal with standard deviation 1 / rank

@@ -75,8 +75,8 @@ void RunCheckpoints::restore_validation(const checkpoint::TrainState& saved) {
         setup_.inputs.deciding_set());
 }
 
-/// Loads weights from a Hugging Face folder and adapters from a PEFT folder. What they do not give
-/// is random, from the seed.
+/// Loads weights from a Hugging Face folder and adapters from a PEFT folder. What is not there is
+/// drawn from the seed.
 StartEvent RunCheckpoints::initialize_weights() {
   const auto& pretrained = setup_.inputs.pretrained;
   const auto begin = Clock::now();
