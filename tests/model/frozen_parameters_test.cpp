@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "error_of.hpp"
+#include "support.hpp"
 #include "model/causal_lm.hpp"
 #include "model/local_weights.hpp"
 

@@ -6,7 +6,7 @@
 #include "checkpoint/state_reader.hpp"
 #include "checkpoint/stored_model.hpp"
 #include "device/memory_meter.hpp"
-#include "error_of.hpp"
+#include "support.hpp"
 #include "model/config_json.hpp"
 #include "runs/whole_run.hpp"
 #include "runs/whole_run.hpp"

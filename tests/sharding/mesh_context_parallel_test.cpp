@@ -5,7 +5,7 @@
 #include <numeric>
 #include <vector>
 
-#include "mpi_world.hpp"
+#include "support.hpp"
 
 namespace llamesh::sharding {
 namespace {

@@ -23,7 +23,7 @@
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "core/log.hpp"
-#include "core/stop_signals.hpp"
+#include "core/process.hpp"
 #include "train/job/deadline.hpp"
 #include "train/job/run_folder.hpp"
 
