@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "support.hpp"
 #include "model/causal_lm.hpp"
 #include "model/local_weights.hpp"
+#include "support.hpp"
 
 namespace llamesh::model {
 namespace {

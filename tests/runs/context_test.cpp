@@ -4,7 +4,6 @@
 
 #include "runs/small_run.hpp"
 #include "runs/whole_run.hpp"
-#include "runs/whole_run.hpp"
 
 // Sequences divided among the ranks of a context axis, compared with one rank that has them whole.
 

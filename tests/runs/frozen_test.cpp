@@ -6,10 +6,9 @@
 #include "checkpoint/state_reader.hpp"
 #include "checkpoint/stored_model.hpp"
 #include "device/memory_meter.hpp"
-#include "support.hpp"
 #include "model/config_json.hpp"
 #include "runs/whole_run.hpp"
-#include "runs/whole_run.hpp"
+#include "support.hpp"
 
 // Whole runs with frozen parameters: alike on every mesh, with the state and the traffic of the
 // trained parameters only, and resumed exactly from checkpoints that refer to their base model.
