@@ -23,7 +23,7 @@ mkdir -p build
 made=$(mktemp -d build/container.XXXXXX)
 trap 'rm -rf "$made"' EXIT
 
-# Imports a minimal Debian 12 from the mirrors that this host's apt uses.
+# Imports a minimal Debian 12 from deb.debian.org.
 make_base() {
   local container
   mmdebstrap --quiet --variant=minbase bookworm "$made/base.tar"
