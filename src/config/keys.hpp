@@ -75,6 +75,7 @@ void parallel_keys(Io& io, Inputs& in) {
       io.automatic("replicate", in.mesh.replicate);
       io.automatic("shard", in.mesh.shard);
       io.key("expert", in.mesh.expert, at_least(1));
+      io.key("context", in.mesh.context, at_least(1));
       io.key("tensor", in.mesh.tensor, at_least(1));
     });
     io.key("allow_expert_across_nodes", in.mesh.allow_expert_across_nodes);

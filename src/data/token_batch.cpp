@@ -83,4 +83,22 @@ void TokenBatch::set_row(std::int64_t row, const TokenStream& stream,
   if (!starts.empty()) std::ranges::fill(starts.subspan(at), static_cast<std::int32_t>(at));
 }
 
+void TokenBatch::set_part(const TokenBatch& whole, const std::array<std::int64_t, 2>& positions) {
+  const auto first = sequence_length / 2, second = sequence_length - first;
+  expects(std::max(positions[0] + first, positions[1] + second) <= whole.sequence_length &&
+              tokens.size() * static_cast<std::size_t>(whole.sequence_length) ==
+                  whole.tokens.size() * static_cast<std::size_t>(sequence_length),
+          "sequences of {} as parts of {}", sequence_length, whole.sequence_length);
+  document_starts.resize(whole.document_starts.empty() ? 0 : tokens.size());
+  for (const auto values :
+       {&TokenBatch::tokens, &TokenBatch::targets, &TokenBatch::document_starts}) {
+    auto to = (this->*values).begin();
+    for (auto from = (whole.*values).begin(); from != (whole.*values).end();
+         from += whole.sequence_length) {
+      to = std::copy_n(from + positions[0], first, to);
+      to = std::copy_n(from + positions[1], second, to);
+    }
+  }
+}
+
 }  // namespace llamesh::data

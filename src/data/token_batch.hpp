@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -9,11 +10,12 @@
 
 namespace llamesh::data {
 
-/// One micro-batch on one rank: B sequences with T tokens each.
+/// One micro-batch on one rank: B sequences with T tokens each, or with T tokens of each if ranks
+/// divide them.
 struct TokenBatch {
   std::vector<std::int32_t> tokens;   ///< (B, T)
   std::vector<std::int32_t> targets;  ///< (B, T): the next token, or ignored_target
-  /// (B, T): row index where each token's document begins; 0 if it began in an earlier row. A
+  /// (B, T): position where each token's document begins; 0 if it began in an earlier row. A
   /// target is always in its token's document. Empty unless the stream masks documents: then a
   /// token attends to its whole row so far.
   std::vector<std::int32_t> document_starts;
@@ -29,6 +31,9 @@ struct TokenBatch {
   /// piece that they belong to are targets. The rest is token 0, in a document of its own, and
   /// ignored targets.
   void set_row(std::int64_t row, const TokenStream& stream, std::span<const PackedPiece> pieces);
+  /// Fills all rows with two pieces of those in `whole`, which begin at these positions: the first
+  /// has T / 2 tokens.
+  void set_part(const TokenBatch& whole, const std::array<std::int64_t, 2>& positions);
 };
 
 }  // namespace llamesh::data

@@ -31,6 +31,8 @@ const char* name_of(MemoryUse use) {
       return "tensor parallel";
     case MemoryUse::expert_parallel:
       return "expert parallel";
+    case MemoryUse::context_parallel:
+      return "context parallel";
     case MemoryUse::scratch:
       return "scratch";
   }

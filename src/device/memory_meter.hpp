@@ -16,9 +16,10 @@ enum class MemoryUse : std::uint8_t {
   gathered_weights,     ///< unsharded parameters
   unsharded_gradients,  ///< not yet reduced
   activations,
-  tensor_parallel,  ///< gathered rows and partial sums in the residual stream
-  expert_parallel,  ///< rows that ranks exchange for their experts
-  scratch,          ///< for kernels and collectives
+  tensor_parallel,   ///< gathered rows and partial sums in the residual stream
+  expert_parallel,   ///< rows that ranks exchange for their experts
+  context_parallel,  ///< keys and values gathered from ranks that divide the sequence
+  scratch,           ///< for kernels and collectives
 };
 inline constexpr std::size_t memory_uses = 10;
 /// Returns a display name such as "gathered weights".

@@ -13,13 +13,18 @@ std::optional<WeightModule> optional_norm(const ParameterTable& table, ModuleId 
 
 ops::AttentionShape attention_shape(const BlockContext& ctx, const AttentionHeads& heads,
                                     std::int64_t window) {
-  return {ctx.batch, ctx.sequence, heads.q, heads.kv, heads.dim, window};
+  return {.batch = ctx.batch,
+          .sequence = ctx.sequence,
+          .heads = heads.q,
+          .kv_heads = heads.kv,
+          .head_dim = heads.dim,
+          .window = window};
 }
 
-/// Rotates q and k, which are neighbours, in one call.
-void rotate(const BlockContext& ctx, const Tensor& qk) {
-  ops::rope(ctx.stream, qk, ctx.cos_sin, ctx.document_starts, ctx.positions,
-            ops::Rotation::forward);
+/// Rotates q, k, or both, which are neighbours.
+void rotate(const BlockContext& ctx, const Tensor& qk,
+            ops::Rotation rotation = ops::Rotation::forward) {
+  ops::rope(ctx.stream, qk, ctx.cos_sin, ctx.document_starts, ctx.positions, rotation);
 }
 
 }  // namespace
@@ -82,43 +87,63 @@ Attention::Slices Attention::attended() const {
   return s;
 }
 
-ops::AttentionCall Attention::call(const BlockContext& ctx) const {
-  const auto s = attended();
-  return {.shape = attention_shape(ctx, heads_, window_),
-          .q = s.q,
-          .k = s.k,
-          .v = s.v,
+/// `all`: what this rank's queries see, of all ranks.
+ops::AttentionCall Attention::call(const BlockContext& ctx, const KeysValues& all) const {
+  auto shape = attention_shape(ctx, heads_, window_);
+  if (!ctx.cache) shape.positions = ctx.positions;
+  shape.keys = all.keys.rows() / ctx.batch;
+  return {.shape = shape,
+          .q = attended().q,
+          .k = all.keys,
+          .v = all.values,
           .document_starts = ctx.document_starts,
           .out = tensors_.out,
           .log_sum_exp = tensors_.log_sum_exp};
 }
 
-void Attention::forward(const BlockContext& ctx, Tensor x, Tensor y) {
-  const Tensors& t = tensors_;
-  const UnshardGuard guard(ctx.weights, ids_.attention, ctx.pass);
-  linear(ctx.stream, ctx.weights, ctx.pass, {ids_.q_proj, ids_.k_proj, ids_.v_proj}, t.qkv,
-         gathered(ctx.stream, ctx.tensor, x));
+/// Computes q, k and v from x (M, D), and gathers keys and values. If no norm spans both, the
+/// gather overlaps with the projection to queries.
+KeysValues Attention::project(const BlockContext& ctx, const Tensor& x) {
+  const Tensor& qkv = tensors_.qkv;
+  const auto s = attended();
+  const KeysValues mine{s.k, s.v};
+  if (ctx.context.size() > 1 && !ids_.q_norm) {
+    linear(ctx.stream, ctx.weights, ctx.pass, {ids_.k_proj, ids_.v_proj},
+           qkv.slice_cols(s.q.cols(), 2 * s.k.cols()), x);
+    if (rotates_) rotate(ctx, s.k);
+    return ctx.context.gather(mine, [&] {
+      linear(ctx.stream, ctx.weights, ctx.pass, {ids_.q_proj}, s.q, x);
+      if (rotates_) rotate(ctx, s.q);
+    });
+  }
+  linear(ctx.stream, ctx.weights, ctx.pass, {ids_.q_proj, ids_.k_proj, ids_.v_proj}, qkv, x);
   if (ids_.q_norm)
     normalize(ctx);
   else if (rotates_)
-    rotate(ctx, t.qkv.slice_cols(0, (heads_.q + heads_.kv) * heads_.dim));
-  attend(ctx);
-  linear_and_reduce(ctx, ids_.o_proj, y, t.out);
+    rotate(ctx, qkv.slice_cols(0, s.q.cols() + s.k.cols()));
+  return ctx.context.gather(mine, [] {});
 }
 
-void Attention::attend(const BlockContext& ctx) {
+void Attention::forward(const BlockContext& ctx, Tensor x, Tensor y) {
+  const UnshardGuard guard(ctx.weights, ids_.attention, ctx.pass);
+  const auto all = project(ctx, gathered(ctx.stream, ctx.tensor, x));
+  if (ctx.pass == Pass::recompute) recomputed_ = all;
+  attend(ctx, all);
+  linear_and_reduce(ctx, ids_.o_proj, y, tensors_.out);
+}
+
+void Attention::attend(const BlockContext& ctx, const KeysValues& all) {
   if (ctx.cache) {
-    const auto s = attended();
     const Tensor& keys = ctx.cache->keys[index_];
     const Tensor& values = ctx.cache->values[index_];
     const auto past = ctx.cache->past;
-    ops::copy(ctx.stream, keys.slice_rows(past, ctx.sequence), s.k);
-    ops::copy(ctx.stream, values.slice_rows(past, ctx.sequence), s.v);
+    ops::copy(ctx.stream, keys.slice_rows(past, ctx.sequence), all.keys);
+    ops::copy(ctx.stream, values.slice_rows(past, ctx.sequence), all.values);
     if (past > 0)
-      return ops::cached_attention(ctx.stream, tensors_.out, s.q, keys, values,
+      return ops::cached_attention(ctx.stream, tensors_.out, attended().q, keys, values,
                                    attention_shape(ctx, heads_, window_), past);
   }
-  ops::attention(ctx.stream, call(ctx));
+  ops::attention(ctx.stream, call(ctx, all));
 }
 
 void Attention::recompute_normed(const BlockContext& ctx) {
@@ -198,22 +223,40 @@ void Attention::normalize_backward(const BlockContext& ctx, const Slices& d) {
   ops::rms_norm_backward(ctx.stream, k);
 }
 
-void Attention::backward(const BlockContext& ctx, Tensor x, Tensor dy) {
-  const UnshardGuard guard(ctx.weights, ids_.attention, Pass::backward);
+/// d_qkv = the gradients of queries, keys and values as they are compared, or before their rotation
+/// if they are not normalized; also the gradients of o_proj. The gather of the other ranks' keys
+/// and values overlaps with o_proj's backward pass, as does the reduction of their gradients.
+void Attention::attend_backward(const BlockContext& ctx, const WholeAndMine& dy) {
   const Tensors& t = tensors_;
-  const Tensor dy_whole = gathered(ctx.stream, ctx.tensor, dy);
-  const auto x_whole = ctx.tensor.gather(x);
-  reduced_linear_backward(ctx, ids_.o_proj, t.d_out, {dy_whole, dy}, t.out, [] {});
-  const auto d = slices(t.d_qkv);
-  ops::attention_backward(ctx.stream, call(ctx),
+  const auto s = attended(), d = slices(t.d_qkv);
+  const UnshardGuard guard(ctx.weights, ids_.o_proj.module, Pass::backward);
+  LinearBackward o_proj(ctx.stream, ctx.weights, {{ids_.o_proj.module, ids_.o_proj.weight}});
+  const auto input = [&] { o_proj.input(t.d_out, dy.whole); };
+  if (recomputed_) input();
+  const auto all = recomputed_ ? *recomputed_ : ctx.context.gather({s.k, s.v}, input);
+  recomputed_.reset();
+  const auto d_all = ctx.context.gradients({d.k, d.v});
+  const bool fuses_rotation = rotates_ && ctx.context.size() == 1;
+  ops::attention_backward(ctx.stream, call(ctx, all),
                           {.dout = t.d_out,
                            .dq = d.q,
-                           .dk = d.k,
-                           .dv = d.v,
+                           .dk = d_all.keys,
+                           .dv = d_all.values,
                            .delta = t.d_softmax,
-                           .cos_sin = rotates_ ? ctx.cos_sin : Tensor()});
-  if (ids_.q_norm) normalize_backward(ctx, d);
-  gathered_linear_backward(ctx, {ids_.q_proj, ids_.k_proj, ids_.v_proj}, t.d_qkv, x_whole);
+                           .cos_sin = fuses_rotation ? ctx.cos_sin : Tensor()});
+  ctx.context.reduce({d.k, d.v}, [&] { o_proj.weights(dy.whole, t.out); });
+  if (rotates_ && !fuses_rotation)
+    rotate(ctx, t.d_qkv.slice_cols(0, d.q.cols() + d.k.cols()), ops::Rotation::backward);
+  if (ids_.o_proj.bias) bias_backward(ctx, *ids_.o_proj.bias, dy.mine);
+}
+
+void Attention::backward(const BlockContext& ctx, Tensor x, Tensor dy) {
+  const UnshardGuard guard(ctx.weights, ids_.attention, Pass::backward);
+  const Tensor dy_whole = gathered(ctx.stream, ctx.tensor, dy);
+  const auto x_whole = ctx.tensor.gather(x);
+  attend_backward(ctx, {dy_whole, dy});
+  if (ids_.q_norm) normalize_backward(ctx, slices(tensors_.d_qkv));
+  gathered_linear_backward(ctx, {ids_.q_proj, ids_.k_proj, ids_.v_proj}, tensors_.d_qkv, x_whole);
 }
 
 }  // namespace llamesh::model

@@ -8,8 +8,8 @@
 #include "model/layers.hpp"
 #include "ops/calls.hpp"
 
-/// M tokens, (M', D') this rank's part of the residual stream, H heads, K kv heads, E head dim; H
-/// and K are per rank.
+/// M tokens, (M', D') this rank's part of the residual stream, H heads, K kv heads, E head dim; M,
+/// H and K are per rank.
 namespace llamesh::model {
 
 /// Attention heads of one rank: H, K, and the elements E of each.
@@ -68,12 +68,14 @@ class Attention {
   };
   Slices slices(const Tensor& qkv) const;
   Slices attended() const;
-  ops::AttentionCall call(const BlockContext& ctx) const;
+  KeysValues project(const BlockContext& ctx, const Tensor& x);
+  ops::AttentionCall call(const BlockContext& ctx, const KeysValues& all) const;
   template <class SumUp>
   Tensor gathered_sums(const BlockContext& ctx, SumUp sum_up) const;
   void normalize(const BlockContext& ctx);
   void normalize_backward(const BlockContext& ctx, const Slices& d);
-  void attend(const BlockContext& ctx);
+  void attend(const BlockContext& ctx, const KeysValues& all);
+  void attend_backward(const BlockContext& ctx, const WholeAndMine& dy);
 
   Modules ids_;
   AttentionHeads heads_;
@@ -82,6 +84,9 @@ class Attention {
   bool norms_projections_;  ///< q_norm and k_norm span all heads, of all tensor ranks
   std::size_t index_;
   Tensors tensors_;
+  /// From a forward pass for recomputation to the backward pass, which follows it: all ranks' keys
+  /// and values.
+  std::optional<KeysValues> recomputed_;
 };
 
 }  // namespace llamesh::model

@@ -9,6 +9,7 @@
 #include "core/tensor.hpp"
 #include "device/stream.hpp"
 #include "model/arena.hpp"
+#include "model/context_parallel.hpp"
 #include "model/expert_parallel.hpp"
 #include "model/memory_options.hpp"
 #include "model/model_config.hpp"
@@ -49,6 +50,7 @@ struct BlockContext {
   Weights& weights;
   TensorParallel& tensor;
   ExpertParallel& experts;
+  ContextParallel& context;
   const ModelConfig& config;
   Pass pass;              ///< in forward functions: evaluate, forward or recompute
   std::int64_t batch;     ///< B

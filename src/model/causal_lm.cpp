@@ -16,9 +16,11 @@ namespace llamesh::model {
 
 CausalLM::CausalLM(const ModelConfig& config, const ParameterTable& table, std::int64_t batch,
                    std::int64_t sequence, const MemoryOptions& memory, DType dtype,
-                   TensorParallel& tensor, Purpose purpose, ExpertParallel& experts, DataRanks data)
+                   TensorParallel& tensor, Purpose purpose, ExpertParallel& experts, DataRanks data,
+                   ContextParallel& context)
     : tensor_(tensor),
       experts_(experts),
+      context_(context),
       config_(config),
       table_(table),
       batch_(batch),
@@ -27,9 +29,10 @@ CausalLM::CausalLM(const ModelConfig& config, const ParameterTable& table, std::
                    {batch, sequence, tensor.residual({batch * sequence, config.hidden_size}),
                     tensor.size(), dtype, purpose, experts.size()},
                    memory),
-      rope_(table.positions ? device::Buffer() : upload_rope_table(stream_, config, sequence)),
+      rope_(table.positions ? device::Buffer()
+                            : upload_rope_table(stream_, config, context.size() * sequence)),
       balance_(config_, table, batch * sequence, std::move(data), tensor.rank() == 0) {
-  check_positions(config, sequence);
+  check_positions(config, context.size() * sequence);
 }
 
 BlockContext CausalLM::context(Weights& weights, const Batch& batch, Pass pass) {
@@ -37,12 +40,15 @@ BlockContext CausalLM::context(Weights& weights, const Batch& batch, Pass pass) 
           .weights = weights,
           .tensor = tensor_,
           .experts = experts_,
+          .context = context_,
           .config = config_,
           .pass = pass,
           .batch = batch_,
           .sequence = sequence_,
-          .cos_sin =
-              table_.positions ? Tensor() : rope_.tensor(DType::f32, {sequence_, config_.head_dim}),
+          .positions = context_.positions(sequence_),
+          .cos_sin = table_.positions ? Tensor()
+                                      : rope_.tensor(DType::f32, {context_.size() * sequence_,
+                                                                  config_.head_dim}),
           .document_starts = batch.document_starts,
           .delta = activations_.delta,
           .d_residual = activations_.d_residual,

@@ -13,8 +13,9 @@
 namespace llamesh::model {
 
 /// A micro-batch. tokens and targets are (B, T) int32; negative targets are excluded from the loss.
+/// If ranks divide sequences, T are those of one rank, in the positions of ContextParallel.
 ///
-/// document_starts (B, T) int32 separates documents packed into a row: per token, the row index of
+/// document_starts (B, T) int32 separates documents packed into a row: per token, the position of
 /// its document's first token. A token sees only its own document, and positions count from there.
 /// Empty: one document per row.
 struct Batch {
@@ -27,15 +28,16 @@ struct Batch {
 /// to each call decide where parameters come from and where gradients go.
 class CausalLM {
  public:
-  /// `config` is resolved. Batches have `batch` sequences with `sequence` tokens. Parameters and
-  /// activations have `dtype`. Plans all activations now, so calls allocate no tensor memory.
-  /// With Purpose::evaluate there are fewer, and train() must not be called. `table` has the shapes
-  /// that this rank holds (sharding::local_table()). It, `tensor` and `experts` are borrowed.
-  /// `data` is for the balance of experts.
+  /// `config` is resolved. Batches have `batch` sequences with `sequence` tokens on each rank of
+  /// `context`. Parameters and activations have `dtype`. Plans all activations now, so calls
+  /// allocate no tensor memory. With Purpose::evaluate there are fewer, and train() must not be
+  /// called. `table` has the shapes that this rank holds (sharding::local_table()). It, `tensor`,
+  /// `experts` and `context` are borrowed. `data` is for the balance of experts.
   CausalLM(const ModelConfig& config, const ParameterTable& table, std::int64_t batch,
            std::int64_t sequence, const MemoryOptions& memory, DType dtype,
            TensorParallel& tensor = one_rank(), Purpose purpose = Purpose::train,
-           ExpertParallel& experts = one_rank_of_experts(), DataRanks data = {});
+           ExpertParallel& experts = one_rank_of_experts(), DataRanks data = {},
+           ContextParallel& context = whole_sequences());
   CausalLM(const CausalLM&) = delete;
   CausalLM& operator=(const CausalLM&) = delete;
 
@@ -82,6 +84,7 @@ class CausalLM {
 
   TensorParallel& tensor_;
   ExpertParallel& experts_;
+  ContextParallel& context_;
   ModelConfig config_;
   const ParameterTable& table_;
   std::int64_t batch_;

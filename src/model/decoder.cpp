@@ -92,6 +92,7 @@ void Decoder::pass(std::span<const std::int32_t> tokens) {
                          .weights = weights_,
                          .tensor = tensor_,
                          .experts = one_rank_of_experts(),
+                         .context = whole_sequences(),
                          .config = config_,
                          .pass = Pass::evaluate,
                          .batch = 1,

@@ -28,7 +28,10 @@ namespace {
 class SimulatedRank {
  public:
   SimulatedRank(const train::Setup& setup, comm::DeviceMesh& mesh, std::int64_t micro_batches)
-      : in_(setup.inputs), all_micro_batches_(setup.micro_batches), engine_(setup, mesh) {
+      : in_(setup.inputs),
+        row_length_(setup.row_length()),
+        all_micro_batches_(setup.micro_batches),
+        engine_(setup, mesh) {
     model::Batch batch{.tokens = token_ids(), .targets = token_ids()};
     if (in_.data.document_mask) batch.document_starts = token_ids();
     micro_batches_.assign(static_cast<std::size_t>(micro_batches), batch);
@@ -54,16 +57,17 @@ class SimulatedRank {
   /// Returns a (B, T) int32 tensor on the device. A step's token ids are all copied at once
   /// (device::Staging). CPU kernels read the host's, which are not counted.
   Tensor token_ids() {
-    const auto shape = {in_.train.micro_batch, in_.data.sequence_length};
+    const auto shape = {in_.train.micro_batch, row_length_};
     const bool on_cpu = device::Simulation::current().hardware().kind == device::Kind::cpu;
     const auto bytes =
-        all_micro_batches_ * in_.train.micro_batch * in_.data.sequence_length * size_of(DType::i32);
+        all_micro_batches_ * in_.train.micro_batch * row_length_ * size_of(DType::i32);
     ids_.emplace_back(bytes, on_cpu ? device::Counted::no : device::Counted::yes);
     pinned_ids_.push_back(device::Buffer::on_host(bytes));
     return ids_.back().tensor(DType::i32, shape);
   }
 
   const train::Inputs& in_;
+  std::int64_t row_length_;
   std::int64_t all_micro_batches_;  ///< per step
   train::Engine engine_;
   std::vector<device::Buffer> ids_, pinned_ids_;

@@ -56,6 +56,7 @@ void check_split(const model::Parameter& parameter, const Placement& placement,
     if (splits_experts) split.front() = {"expert"};
     Axes shard{"shard"};
     if (has_axis(dims, "expert") && !splits_experts) shard.push_back("expert");
+    if (has_axis(dims, "context")) shard.push_back("context");
     return to_string(entry_with(std::move(split), shard));
   };
   validate(!splits_experts || (expert & ~placement.split.front()).none(),
@@ -90,8 +91,13 @@ void check_implemented(const ShardLayout& layout, ResidualLayout residual) {
 Spec builtin_spec(const model::ParameterTable& table, const comm::ParallelDims& dims,
                   ResidualLayout residual, Strategy strategy) {
   const bool has_tensor = has_axis(dims, "tensor"), has_experts = has_axis(dims, "expert");
-  const Axes whole, tensor{"tensor"}, expert{"expert"}, shard{"shard"};
-  const auto data = has_experts && strategy != Strategy::no_shard ? Axes{"shard", "expert"} : shard;
+  const bool has_context = has_axis(dims, "context");
+  const Axes tensor{"tensor"}, expert{"expert"};
+  Axes shard{"shard"}, data = shard;  // of stacked experts, and of all else
+  if (strategy != Strategy::no_shard) {
+    if (has_experts) data.push_back("expert");
+    if (has_context) shard.push_back("context"), data.push_back("context");
+  }
   Spec spec;
   std::set<std::string> added;  // layers have weights of the same name
   const auto add = [&](const std::string& name, std::vector<Axes> axes) {
@@ -106,7 +112,10 @@ Spec builtin_spec(const model::ParameterTable& table, const comm::ParallelDims& 
     add(any_number(parameter.name, table.layer_prefix), axes);
   }
   const auto along = [&](ResidualLayout where) {
-    return has_tensor && residual == where ? tensor : whole;
+    Axes axes;
+    if (has_context && where == ResidualLayout::sequence) axes.push_back("context");
+    if (has_tensor && residual == where) axes.push_back("tensor");
+    return axes;
   };
   Axes batch{"replicate", "shard"};
   if (has_experts) batch.push_back("expert");

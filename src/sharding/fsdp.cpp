@@ -123,7 +123,7 @@ comm::DeviceMesh::Axis* Fsdp::secondary_axis(const ShardedState& state,
   expects(inner.any(), "the shard axis of {} is not split", comm::to_string(mesh_.dims()));
   const bool stays_gathered = static_cast<bool>(state.weights(units.units.front()).gathered);
   if ((units.sharded & inner).none() || stays_gathered) return nullptr;
-  return &mesh_.along(inner | (units.sharded & mesh_.dims().named({"expert"})));
+  return &mesh_.along(inner | (units.sharded & mesh_.dims().named({"expert", "context"})));
 }
 
 Fsdp::~Fsdp() {

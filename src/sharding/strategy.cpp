@@ -31,7 +31,7 @@ int natural_shard_size(Strategy strategy, const comm::MeshOptions& options,
            "{} needs the same number of ranks on every node, but {} ranks are on {} nodes "
            "unevenly ({} on the first); change --ntasks-per-node or set mesh.axes.shard",
            name_of(strategy), world, topology.nodes, topology.ranks_on(0));
-  return std::max(1, per_node / (options.tensor * options.expert));
+  return std::max(1, per_node / (options.tensor * options.context * options.expert));
 }
 
 /// Checks that the sizes fit the world and the strategy.
@@ -68,8 +68,8 @@ void check_nodes(Strategy strategy, const comm::MeshOptions& options,
   };
   check_axis("tensor", options.allow_tensor_across_nodes);
   check_axis("expert", options.allow_expert_across_nodes);
-  const auto shards = dims.named({"shard", "expert"});
-  const bool may_cross = !is_hybrid(strategy) || !within(dims.named({"expert"}));
+  const auto shards = dims.named({"shard", "expert", "context"});
+  const bool may_cross = !is_hybrid(strategy) || !within(dims.named({"expert", "context"}));
   validate(may_cross || within(shards),
            "{}: a shard axis of {} ranks would cross nodes ({}); use a size that divides the ranks "
            "of a node, or full_shard",
@@ -99,7 +99,8 @@ comm::ParallelDims unsplit_mesh(Strategy strategy, const comm::MeshOptions& opti
   const int world = static_cast<int>(topology.node_of.size());
   int groups = world;
   for (const auto& [axis, size] :
-       {std::pair("tensor", options.tensor), std::pair("expert", options.expert)}) {
+       {std::pair("tensor", options.tensor), std::pair("context", options.context),
+        std::pair("expert", options.expert)}) {
     validate(groups % size == 0,
              "mesh.axes.{} is {}, which does not divide the {} ranks{}; change "
              "one of them",
@@ -112,6 +113,7 @@ comm::ParallelDims unsplit_mesh(Strategy strategy, const comm::MeshOptions& opti
   const int replicate = options.replicate != 0 ? options.replicate : std::max(1, groups / shard);
   std::vector<comm::MeshAxis> axes{{"replicate", replicate}, {"shard", shard}};
   if (options.expert > 1) axes.push_back({"expert", options.expert});
+  if (options.context > 1) axes.push_back({"context", options.context});
   if (options.tensor > 1) axes.push_back({"tensor", options.tensor});
   comm::ParallelDims dims(std::move(axes));
   check_sizes(strategy, dims, world);

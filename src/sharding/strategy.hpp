@@ -35,9 +35,9 @@ Reshard reshard_of(Strategy strategy);
 /// no_shard has a rule.
 Reshard reshard_of(Strategy strategy, ReshardAfterForward wanted, int shard);
 
-/// Makes a run's mesh [replicate, shard, expert, tensor], without expert and tensor if their size
-/// is 1. Fills in `auto` sizes from the world and its nodes. Splits the shard axis if units are
-/// resharded to groups, and the tensor axis if its ranks share blocks of `table`
+/// Makes a run's mesh [replicate, shard, expert, context, tensor], without those of the last three
+/// whose size is 1. Fills in `auto` sizes from the world and its nodes. Splits the shard axis if
+/// units are resharded to groups, and the tensor axis if its ranks share blocks of `table`
 /// (tensor_axis_for()). Throws a user error with the numbers if sizes do not multiply to the world
 /// size or contradict the strategy, if the experts in `table` do not divide among the expert axis,
 /// or if the tensor axis, the expert axis or a hybrid's shards would cross nodes. Pure.

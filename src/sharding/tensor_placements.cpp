@@ -48,7 +48,7 @@ Placements tensor_parallel_placements(const model::ParameterTable& table,
       place_along_residual(placement, parameter, dims, options.residual);
     }
     if (strategy != Strategy::no_shard)
-      placement.sharded |= dims.named({"expert"}) & ~placement.split_axes();
+      placement.sharded |= dims.named({"expert", "context"}) & ~placement.split_axes();
   }
   return placements;
 }

@@ -8,6 +8,7 @@
 #include "optim/optimizer.hpp"
 #include "optim/sharded_model.hpp"
 #include "sharding/data_ranks.hpp"
+#include "sharding/mesh_context_parallel.hpp"
 #include "sharding/mesh_expert_parallel.hpp"
 
 // Compares ten AdamW steps with clipping against PyTorch and Hugging Face transformers
@@ -52,15 +53,40 @@ Row joined(const std::vector<Row>& rows) {
   return all;
 }
 
+/// Returns this rank's pieces of a sequence that `ranks` divide, after as many tokens as make them
+/// equal: in a document of their own, with ignored targets.
+Row part_of(Row row, int rank, int ranks) {
+  if (ranks == 1) return row;
+  const auto own = row.length(), pieces = std::int64_t{2} * ranks;
+  const auto whole = (own + pieces - 1) / pieces * pieces;
+  row.tokens.resize(static_cast<std::size_t>(whole), 0);
+  row.targets.resize(static_cast<std::size_t>(whole), -1);
+  if (!row.starts.empty())
+    row.starts.resize(static_cast<std::size_t>(whole), static_cast<std::int32_t>(own));
+  const auto positions = model::ContextParallel::positions_of(rank, ranks, whole / ranks);
+  for (auto* values : {&row.tokens, &row.targets, &row.starts}) {
+    if (values->empty()) continue;
+    std::vector<std::int32_t> mine;
+    for (std::int64_t i = 0; i < positions.tokens; ++i)
+      mine.push_back((*values)[static_cast<std::size_t>(positions[i])]);
+    *values = mine;
+  }
+  return row;
+}
+
 /// Returns a data rank's micro-batches. A single data rank takes all rows in turn, or together if
 /// the loss on routers needs the whole batch. With more,
 /// several ranks share a row and each counts part of its targets, so that every rank adds to the
 /// gradient.
-std::vector<Row> rows_of(const Golden& golden, int data_rank, int data_ranks) {
+std::vector<Row> rows_of(const Golden& golden, const comm::ParallelDims& dims, int world_rank) {
+  const auto batch = dims.batch_axes(), context = dims.context();
+  const int data_rank = dims.rank_in_group(batch, world_rank), data_ranks = dims.group_size(batch);
   std::vector<Row> rows;
   for (std::size_t r = 0; r < golden.tokens().size(); ++r) {
     rows.push_back({golden.tokens()[r], golden.targets()[r]});
     if (!golden.document_starts().empty()) rows.back().starts = golden.document_starts()[r];
+    rows.back() = part_of(std::move(rows.back()), dims.rank_in_group(context, world_rank),
+                          dims.group_size(context));
   }
   if (data_ranks == 1 && golden.aux_loss() > 0) return {joined(rows)};
   if (data_ranks == 1) return rows;
@@ -81,14 +107,16 @@ class GoldenRun {
         options_(options_of(golden.adamw())),
         sharded_(config_, mesh, options_.name),
         optimizer_(options_, sharded_.state()),
-        rows_(rows_of(golden, sharded_.data_rank(), mesh.data_ranks())),
+        rows_(rows_of(golden, sharded_.layout().dims(), sharded_.state().rank())),
         tensor_(sharding::make_tensor_parallel(sharded_.mesh(), {mesh.residual}, tokens(),
                                                config_.hidden_size, DType::f32)),
         experts_(sharding::make_expert_parallel(sharded_.mesh(), config_)),
-        model_(
-            config_, sharded_.layout().local_table(), rows_[0].sequences, rows_[0].length(), {},
-            DType::f32, *tensor_, model::Purpose::train, *experts_,
-            config_.num_experts > 0 ? sharding::data_ranks(sharded_.mesh()) : model::DataRanks()) {
+        context_(sharding::make_context_parallel(sharded_.mesh(), config_, rows_[0].sequences,
+                                                 rows_[0].length(), DType::f32)),
+        model_(config_, sharded_.layout().local_table(), rows_[0].sequences, rows_[0].length(), {},
+               DType::f32, *tensor_, model::Purpose::train, *experts_,
+               config_.num_experts > 0 ? sharding::data_ranks(sharded_.mesh()) : model::DataRanks(),
+               *context_) {
     std::int64_t valid = 0;
     for (const auto& row : rows_)
       valid += std::ranges::count_if(row.targets, [](auto target) { return target >= 0; });
@@ -159,6 +187,7 @@ class GoldenRun {
   std::vector<Row> rows_;
   std::unique_ptr<model::TensorParallel> tensor_;
   std::unique_ptr<model::ExpertParallel> experts_;
+  std::unique_ptr<model::ContextParallel> context_;
   model::CausalLM model_;
   std::int64_t valid_ = 0;
 };
@@ -190,9 +219,10 @@ TEST_P(GoldenSteps, LossesNormsAndWeightsAreThoseOfTheReference) {
 std::string name_of_case(const testing::TestParamInfo<Case>& c) {
   const MeshSizes mesh = std::get<1>(c.param);
   const char* residuals[] = {"", "_whole", "_hidden"};
-  return fmt::format("{}_replicate{}_shard{}{}_tensor{}{}", std::get<0>(c.param), mesh.replicate,
+  return fmt::format("{}_replicate{}_shard{}{}{}_tensor{}{}", std::get<0>(c.param), mesh.replicate,
                      mesh.shard, mesh.expert > 1 ? fmt::format("_expert{}", mesh.expert) : "",
-                     mesh.tensor, residuals[static_cast<int>(mesh.residual)]);
+                     mesh.context > 1 ? fmt::format("_context{}", mesh.context) : "", mesh.tensor,
+                     residuals[static_cast<int>(mesh.residual)]);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenSteps,
@@ -270,6 +300,33 @@ INSTANTIATE_TEST_SUITE_P(BalancedExperts, GoldenSteps,
                                                           MeshSizes{2, 1}, MeshSizes{2, 2},
                                                           MeshSizes{1, 4}, MeshSizes{4, 1})),
                          name_of_case);
+// Sequences divided among ranks. Those of 97, 98 and 85 tokens are not divisible: see part_of().
+INSTANTIATE_TEST_SUITE_P(
+    ContextAxis, GoldenSteps,
+    testing::Combine(testing::Values("gqa_24_12", "llama3_rope", "packed", "packed_mistral",
+                                     "mistral", "qwen2_window", "qwen3_switches", "olmo2",
+                                     "mixtral", "qwen3_moe", "rope_linear", "gpt2_96"),
+                     testing::Values(MeshSizes{.replicate = 1, .shard = 1, .context = 2},
+                                     MeshSizes{.replicate = 1, .shard = 1, .context = 3},
+                                     MeshSizes{.replicate = 1, .shard = 1, .context = 4})),
+    name_of_case);
+INSTANTIATE_TEST_SUITE_P(
+    ContextBesideOthers, GoldenSteps,
+    testing::Values(Case{"gqa_24_12", {.replicate = 1, .shard = 2, .context = 2}},
+                    Case{"gqa_24_12", {.replicate = 2, .shard = 1, .context = 2}},
+                    Case{"gqa_24_12", {.replicate = 1, .shard = 1, .tensor = 2, .context = 2}},
+                    Case{"biases", {.replicate = 1, .shard = 2, .tensor = 2, .context = 2}},
+                    Case{"gqa_24_12", {1, 1, 2, hidden, 1, 2}},
+                    Case{"llama3_rope", {1, 2, 2, hidden, 1, 2}},
+                    Case{"olmo2", {1, 1, 2, whole, 1, 2}}, Case{"gpt2_96", {1, 1, 2, whole, 1, 2}},
+                    Case{"mixtral_collapsed", {.replicate = 1, .shard = 1, .context = 2}},
+                    Case{"qwen3_moe_aux", {.replicate = 1, .shard = 1, .context = 3}},
+                    Case{"qwen3_moe_dense", {.replicate = 1, .shard = 1, .context = 3}},
+                    Case{"long_mistral", {.replicate = 1, .shard = 1}},
+                    Case{"long_mistral", {.replicate = 1, .shard = 1, .context = 2}},
+                    Case{"long_mistral", {.replicate = 1, .shard = 1, .context = 3}},
+                    Case{"long_mistral", {.replicate = 1, .shard = 2, .context = 2}}),
+    name_of_case);
 // What published models leave off, with the sequence divided among tensor ranks.
 INSTANTIATE_TEST_SUITE_P(Switches, GoldenSteps,
                          testing::Combine(testing::Values("qwen3_switches", "olmo2_switches",

@@ -11,15 +11,17 @@
 
 namespace llamesh::test {
 
-/// Mesh sizes [replicate, shard, expert, tensor], and the residual layout over the tensor axis.
+/// Mesh sizes [replicate, shard, expert, context, tensor], and the residual layout over the tensor
+/// axis.
 struct MeshSizes {
   int replicate;
   int shard;
   int tensor = 1;
   sharding::ResidualLayout residual = sharding::ResidualLayout::sequence;
   int expert = 1;
+  int context = 1;
   int data_ranks() const { return replicate * shard * expert; }
-  int ranks() const { return data_ranks() * tensor; }
+  int ranks() const { return data_ranks() * context * tensor; }
 };
 
 /// A model's parameters, sharded over all ranks of the test program.
@@ -72,6 +74,7 @@ class ShardedModel {
   static comm::ParallelDims dims_of(const model::ModelConfig& config, MeshSizes mesh) {
     std::vector<comm::MeshAxis> axes{{"replicate", mesh.replicate}, {"shard", mesh.shard}};
     if (mesh.expert > 1) axes.push_back({"expert", mesh.expert});
+    if (mesh.context > 1) axes.push_back({"context", mesh.context});
     axes.push_back({"tensor", mesh.tensor});
     return sharding::tensor_axis_for(model::parameter_table(config),
                                      comm::ParallelDims(std::move(axes)));

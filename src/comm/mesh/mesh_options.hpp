@@ -7,6 +7,7 @@ struct MeshOptions {
   int replicate = 0;  ///< size of the replicate axis; auto: by the strategy
   int shard = 0;      ///< size of the shard axis; auto: by the strategy
   int expert = 1;     ///< size of the expert axis
+  int context = 1;    ///< size of the context axis
   int tensor = 1;     ///< size of the tensor axis
   bool allow_expert_across_nodes = false;
   bool allow_tensor_across_nodes = false;

@@ -68,6 +68,8 @@ class ParallelDims {
   AxisSet gradient_axes() const { return dividing({Divides::batch, Divides::sequence}); }
   /// Returns the axis along which each layer's matrices are split.
   AxisSet tensor() const { return named({"tensor"}); }
+  /// Returns the axis along which sequences are divided.
+  AxisSet context() const { return named({"context"}); }
 
   /// Returns the coordinates of `rank` along axes(), outermost first.
   std::vector<int> coordinates(int rank) const;

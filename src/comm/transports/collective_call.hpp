@@ -25,7 +25,7 @@ struct CollectiveCall {
   std::int32_t root = none;     ///< in a broadcast
   std::int32_t to = every;      ///< in a send_recv: the rank that this one sends to
   std::int32_t from = every;    ///< likewise: the rank that it receives from
-  std::array<char, 40> axis{};  ///< "shard"; fits the names of all axes together
+  std::array<char, 48> axis{};  ///< "shard"; fits the names of all axes together
   std::array<char, 24> kind{};  ///< "all-gather"
   std::array<char, 96> subject{};  ///< unit or purpose: "layers.3"
   std::array<char, 8> dtype{};     ///< "fp32"; empty: control plane

@@ -108,10 +108,24 @@ void check_schedule(const Inputs& in) {
              in.schedule.warmup_steps, in.schedule.decay_steps, in.train.steps);
 }
 
+/// Checks that `ranks` along a context axis have two equal pieces of each sequence.
+void check_pieces(std::int64_t sequence, int ranks) {
+  const std::int64_t pieces = 2 * ranks;
+  if (ranks == 1 || sequence % pieces == 0) return;
+  const auto below = sequence / pieces * pieces;
+  fail(ExitCode::bad_input,
+       "data.sequence_length is {}, which mesh.axes.context={} cannot divide into {} equal pieces; "
+       "use {}{}",
+       sequence, ranks, pieces, below > 0 ? fmt::format("{} or ", below) : "", below + pieces);
+}
+
 /// Returns placements from the inputs' spec, or Megatron's; writes the spec's residual layout into
 /// the inputs.
 sharding::Placements place(Inputs& in, const model::ParameterTable& table,
                            const comm::ParallelDims& mesh) {
+  validate(!in.sharding.spec || mesh.group_size(mesh.context()) == 1,
+           "sharding.spec cannot be used with mesh.axes.context={}; leave out one of them",
+           mesh.group_size(mesh.context()));
   if (!in.sharding.spec)
     return sharding::tensor_parallel_placements(table, mesh, in.tensor, in.sharding.strategy);
   auto compiled = sharding::compile(*in.sharding.spec, table, mesh, in.tensor.residual);
@@ -151,9 +165,10 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
            "train.micro_batch {} x data.sequence_length {} are more than {} tokens at once; lower "
            "one of them",
            in.train.micro_batch, in.data.sequence_length, max_tokens_at_once);
+  check_pieces(in.data.sequence_length, setup.mesh.group_size(setup.mesh.context()));
   auto placements = place(in, *setup.table, setup.mesh);
   sharding::check_residual(*setup.table, setup.mesh, in.tensor,
-                           in.train.micro_batch * in.data.sequence_length);
+                           in.train.micro_batch * setup.row_length());
   auto units = sharding::make_units(*setup.table, in.sharding.wrap, setup.mesh, placements);
   setup.layout = std::make_unique<const sharding::ShardLayout>(*setup.table, std::move(units),
                                                                setup.mesh, std::move(placements));

@@ -36,6 +36,10 @@ struct Setup {
       table;  ///< at a fixed address, since layout borrows it
   std::unique_ptr<const sharding::ShardLayout> layout;
   std::int64_t micro_batches = 1;  ///< per rank and optimizer step
+  /// Returns the tokens of a sequence that each rank has: all, without a context axis.
+  std::int64_t row_length() const {
+    return inputs.data.sequence_length / mesh.group_size(mesh.context());
+  }
   /// Log line with the resolution of sharding.keep_bf16_weights: auto; empty if there is none.
   std::string bf16_weights;
   /// Plans a step's memory on a rank with this many threads. Empty: nothing is predicted

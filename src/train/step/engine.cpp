@@ -9,15 +9,18 @@ Engine::Engine(const Setup& setup, comm::DeviceMesh& mesh)
             optim::moments_of(setup.inputs.optimizer.name), setup.inputs.sharding),
       fsdp(state, mesh, setup.inputs.sharding, setup.inputs.precision),
       tensor(sharding::make_tensor_parallel(
-          mesh, setup.inputs.tensor,
-          setup.inputs.train.micro_batch * setup.inputs.data.sequence_length,
+          mesh, setup.inputs.tensor, setup.inputs.train.micro_batch * setup.row_length(),
           setup.inputs.model.hidden_size, setup.inputs.precision.parameters)),
       experts(sharding::make_expert_parallel(mesh, setup.inputs.model)),
+      context(sharding::make_context_parallel(mesh, setup.inputs.model,
+                                              setup.inputs.train.micro_batch, setup.row_length(),
+                                              setup.inputs.precision.parameters)),
       optimizer(setup.inputs.optimizer, state),
       model(setup.inputs.model, setup.layout->local_table(), setup.inputs.train.micro_batch,
-            setup.inputs.data.sequence_length, setup.inputs.memory,
-            setup.inputs.precision.parameters, *tensor, model::Purpose::train, *experts,
-            setup.inputs.model.num_experts > 0 ? sharding::data_ranks(mesh) : model::DataRanks()) {}
+            setup.row_length(), setup.inputs.memory, setup.inputs.precision.parameters, *tensor,
+            model::Purpose::train, *experts,
+            setup.inputs.model.num_experts > 0 ? sharding::data_ranks(mesh) : model::DataRanks(),
+            *context) {}
 
 void Engine::forward_backward(std::span<const model::Batch> micro_batches, float scale,
                               const std::function<void()>& on_micro_batch) {

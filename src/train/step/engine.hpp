@@ -9,6 +9,7 @@
 #include "model/causal_lm.hpp"
 #include "optim/optimizer.hpp"
 #include "sharding/fsdp.hpp"
+#include "sharding/mesh_context_parallel.hpp"
 #include "sharding/mesh_expert_parallel.hpp"
 #include "sharding/mesh_tensor_parallel.hpp"
 #include "train/run/setup.hpp"
@@ -38,6 +39,7 @@ struct Engine {
   sharding::Fsdp fsdp;
   std::unique_ptr<model::TensorParallel> tensor;
   std::unique_ptr<model::ExpertParallel> experts;
+  std::unique_ptr<model::ContextParallel> context;
   optim::Optimizer optimizer;
   model::CausalLM model;
 };

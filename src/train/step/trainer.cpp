@@ -50,9 +50,8 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
       data_group_(mesh.group(setup.mesh.gradient_axes())),
       data_ranks_(setup.mesh.group(setup.mesh.gradient_axes(), world.rank())),
       engine_(setup, mesh),
-      micro_batches_(
-          static_cast<std::size_t>(setup.micro_batches),
-          data::TokenBatch(setup.inputs.train.micro_batch, setup.inputs.data.sequence_length)),
+      micro_batches_(static_cast<std::size_t>(setup.micro_batches),
+                     data::TokenBatch(setup.inputs.train.micro_batch, setup.row_length())),
       meter_(world, setup, mesh, engine_, threads_),
       nonfinite_(setup.inputs.train.on_nonfinite, setup.topology.host_of) {
   const Inputs& in = setup.inputs;
@@ -148,7 +147,7 @@ std::int64_t Trainer::load_micro_batches() {
   const auto load = [&] {
     std::int64_t valid = 0;
     for (auto& batch : micro_batches_) {
-      batch = loader_->next();
+      take(batch, loader_->next());
       valid += valid_targets(batch);
     }
     loaded = std::chrono::steady_clock::now();
@@ -217,13 +216,15 @@ double Trainer::evaluate(const OnProgress& on_progress) {
   std::int64_t valid = 0;
   std::exception_ptr unreadable;
   for (std::int64_t k = 0; k < validation_->batches(); ++k) {
-    data::TokenBatch batch(in.train.micro_batch, in.data.sequence_length);
+    data::TokenBatch whole(in.train.micro_batch, in.data.sequence_length);
+    data::TokenBatch batch(in.train.micro_batch, setup_.row_length());
     try {
-      if (!unreadable) validation_->read(k, batch);
+      if (!unreadable) validation_->read(k, whole);
+      take(batch, whole);
     } catch (const std::exception&) {
       // The other ranks do not know about the error: this one joins their collectives to the end.
       unreadable = std::current_exception();
-      batch = data::TokenBatch(in.train.micro_batch, in.data.sequence_length);
+      batch = data::TokenBatch(in.train.micro_batch, setup_.row_length());
     }
     engine_.model.evaluate(engine_.fsdp, as_tensors({&batch, 1}).front());
     valid += valid_targets(batch);
@@ -247,6 +248,12 @@ double Trainer::evaluate(const OnProgress& on_progress) {
   return without_sign_of_nan(all_loss / static_cast<double>(all_valid));
 }
 
+/// Fills `batch` with the tokens of whole sequences that this rank has.
+void Trainer::take(data::TokenBatch& batch, const data::TokenBatch& whole) const {
+  const auto positions = engine_.context->positions(batch.sequence_length);
+  batch.set_part(whole, {positions.first, positions.second});
+}
+
 data::BatchPartition Trainer::batch_partition() const {
   const auto batch = setup_.mesh.batch_axes();
   return {.sequence_length = setup_.inputs.data.sequence_length,
@@ -263,10 +270,10 @@ std::vector<model::Batch> Trainer::as_tensors(std::span<data::TokenBatch> batche
     std::vector<Tensor> all;
     for (auto& batch : batches) {
       auto& values = batch.*values_of;
-      all.push_back(values.empty() ? Tensor()
-                                   : Tensor(values.data(), DType::i32,
-                                            {setup_.inputs.train.micro_batch,
-                                             setup_.inputs.data.sequence_length}));
+      all.push_back(values.empty()
+                        ? Tensor()
+                        : Tensor(values.data(), DType::i32,
+                                 {setup_.inputs.train.micro_batch, setup_.row_length()}));
     }
     return staging.to_device_async(device::compute_stream(), std::move(all));
   };

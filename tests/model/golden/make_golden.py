@@ -157,6 +157,12 @@ MODELS = {
                     "vocab_size": 42, "rope_theta": 1e6, "tie_word_embeddings": True, "initializer_range": 0.16,
                     "num_experts": 8, "num_experts_per_tok": 3, "norm_topk_prob": True,
                     "output_router_logits": True, "router_aux_loss_coef": 0.5},
+    # A long sequence for ranks that divide it, with a window and documents across their pieces.
+    "long_mistral": {"model_type": "mistral", "hidden_size": 12, "intermediate_size": 20, "num_attention_heads": 4,
+                     "num_key_value_heads": 2, "head_dim": 6, "vocab_size": 13, "rope_theta": 10000.0,
+                     "tie_word_embeddings": False, "initializer_range": 0.25, "sliding_window": 300},
+    "gpt2_96": {"model_type": "gpt2", "n_embd": 16, "n_head": 4, "n_layer": 2, "vocab_size": 34, "n_positions": 96,
+                "initializer_range": 0.25},
 }
 # A constant in every embedding makes its first router weight decide.
 COLLAPSED = ("mixtral_collapsed",)
@@ -165,9 +171,10 @@ GPT2 = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "initializer_r
 SHAPES = {name: (2, 97) for name in ("rope_linear", "rope_yarn", "qwen2", "qwen2_window", "mistral", "gpt2")}
 SHAPES |= {name: (2, 97) for name in ("mixtral", "qwen3_moe")}
 SHAPES |= {name: (2, 98) for name in ("mixtral_8", "qwen3_moe_8")}
-SHAPES |= {"mixtral_aux": (2, 33), "qwen3_moe_aux": (2, 12), "qwen3_moe_dense": (2, 18)}
+SHAPES |= {"gpt2_96": (2, 96), "mixtral_aux": (2, 33), "qwen3_moe_aux": (2, 12), "qwen3_moe_dense": (2, 18)}
 SHAPES |= {name: (2, 98) for name in ("qwen3", "olmo2", "qwen3_switches", "olmo2_switches", "gpt2_switches")}
 DOCUMENT_LENGTHS = {name: [[5, 1, 57, 2, 20], [70, 15]] for name in ("packed", "packed_mistral", "packed_gpt2")}
+DOCUMENT_LENGTHS["long_mistral"] = [[600, 1, 423], [1000, 24]]
 
 
 def is_gpt2(config):

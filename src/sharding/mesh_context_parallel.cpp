@@ -1,0 +1,108 @@
+#include "sharding/mesh_context_parallel.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "core/error.hpp"
+#include "device/device.hpp"
+#include "ops/ops.hpp"
+
+namespace llamesh::sharding {
+namespace {
+
+constexpr auto keys_subject = "keys and values";
+
+}  // namespace
+
+MeshContextParallel::MeshContextParallel(comm::DeviceMesh::Axis& axis, const Shape& shape)
+    : axis_(axis), shape_(shape) {
+  expects(shape.tokens % 2 == 0, "rows of {} tokens, which are two pieces", shape.tokens);
+  const device::ScopedMemoryTag use(device::MemoryUse::context_parallel);
+  const auto bytes = rows() * 2 * shape.columns * size_of(shape.dtype);
+  mine_ = device::Buffer(bytes);
+  gathered_ = axis.collectives->allocate_gathered((bytes + 63) / 64 * 64);
+  ordered_ = device::Buffer(size() * bytes);
+  gradients_ = device::Buffer(size() * bytes);
+  partials_ = axis.collectives->allocate_symmetric(size() * bytes);
+  upload_order();
+}
+
+/// Ranks have their rows one after the other, so row i of sequence b on rank r is (r B + b) T + i.
+void MeshContextParallel::upload_order() {
+  const auto count = static_cast<std::size_t>(size() * rows());
+  std::vector<std::int32_t> to_sequences(count), to_ranks(count);
+  for (int rank = 0; rank < size(); ++rank) {
+    const auto positions = positions_of(rank, size(), shape_.tokens);
+    for (std::int64_t b = 0; b < shape_.batch; ++b)
+      for (std::int64_t i = 0; i < shape_.tokens; ++i) {
+        const auto in_sequence = b * size() * shape_.tokens + positions[i];
+        const auto in_rank = (rank * shape_.batch + b) * shape_.tokens + i;
+        to_sequences[static_cast<std::size_t>(in_sequence)] = static_cast<std::int32_t>(in_rank);
+        to_ranks[static_cast<std::size_t>(in_rank)] = static_cast<std::int32_t>(in_sequence);
+      }
+  }
+  const auto upload = [&](device::Buffer& buffer, const std::vector<std::int32_t>& order) {
+    buffer = device::Buffer(std::ssize(order) * size_of(DType::i32));
+    device::upload(compute_, buffer.tensor(DType::i32, {std::ssize(order)}), order.data());
+  };
+  upload(to_sequences_, to_sequences);
+  upload(to_ranks_, to_ranks);
+}
+
+Tensor MeshContextParallel::matrix(const device::Buffer& buffer, std::int64_t rows) const {
+  return buffer.tensor(shape_.dtype, {rows, 2 * shape_.columns});
+}
+
+model::KeysValues MeshContextParallel::halves(const Tensor& matrix) const {
+  return {matrix.slice_cols(0, shape_.columns), matrix.slice_cols(shape_.columns, shape_.columns)};
+}
+
+model::KeysValues MeshContextParallel::gather(const model::KeysValues& mine,
+                                              const Meanwhile& meanwhile) {
+  const Tensor packed = matrix(mine_, rows());
+  const auto [keys, values] = halves(packed);
+  ops::copy(compute_, keys, mine.keys);
+  ops::copy(compute_, values, mine.values);
+  axis_.collectives->set_subject(keys_subject);
+  const auto ready = axis_.collectives->all_gather(all(gathered_), packed, compute_.record());
+  meanwhile();
+  compute_.wait(ready);
+  const Tensor ordered = all(ordered_);
+  ops::dispatch_tokens(compute_, ordered, all(gathered_),
+                       to_sequences_.tensor(DType::i32, {ordered.rows()}));
+  return halves(ordered);
+}
+
+model::KeysValues MeshContextParallel::gradients(const model::KeysValues& /*mine*/) {
+  return halves(all(gradients_));
+}
+
+void MeshContextParallel::reduce(const model::KeysValues& mine, const Meanwhile& meanwhile) {
+  const Tensor partials = all(partials_), reduced = matrix(mine_, rows());
+  ops::dispatch_tokens(compute_, partials, all(gradients_),
+                       to_ranks_.tensor(DType::i32, {partials.rows()}));
+  axis_.collectives->set_subject(keys_subject);
+  const auto ready =
+      axis_.collectives->reduce_scatter(reduced, partials, Accumulate::no, compute_.record());
+  meanwhile();
+  compute_.wait(ready);
+  const auto [keys, values] = halves(reduced);
+  ops::copy(compute_, mine.keys, keys);
+  ops::copy(compute_, mine.values, values);
+}
+
+std::unique_ptr<model::ContextParallel> make_context_parallel(comm::DeviceMesh& mesh,
+                                                              const model::ModelConfig& config,
+                                                              std::int64_t batch,
+                                                              std::int64_t tokens, DType dtype) {
+  const auto& dims = mesh.dims();
+  if (dims.group_size(dims.context()) == 1) return std::make_unique<model::WholeSequences>();
+  // Tensor ranks divide the heads, and share one if they are more.
+  const auto heads =
+      std::max<std::int64_t>(1, config.num_key_value_heads / dims.group_size(dims.tensor()));
+  return std::make_unique<MeshContextParallel>(
+      mesh.along(dims.context()),
+      MeshContextParallel::Shape{batch, tokens, heads * config.head_dim, dtype});
+}
+
+}  // namespace llamesh::sharding

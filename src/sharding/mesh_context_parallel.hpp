@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "comm/mesh/device_mesh.hpp"
+#include "device/buffer.hpp"
+#include "model/context_parallel.hpp"
+#include "model/model_config.hpp"
+
+namespace llamesh::sharding {
+
+/// model::ContextParallel over a mesh axis. A layer's keys and values travel together, in one
+/// all-gather and one reduce-scatter. Collectives move them as one block per rank; this class
+/// brings rows into the order of the sequences and back.
+///
+/// All layers share its buffers: keys and values of other ranks are gathered again for the backward
+/// pass, and never kept.
+class MeshContextParallel final : public model::ContextParallel {
+ public:
+  /// Sizes of a pass.
+  struct Shape {
+    std::int64_t batch;    ///< B
+    std::int64_t tokens;   ///< T: of each sequence on this rank, an even number
+    std::int64_t columns;  ///< K E
+    DType dtype;
+  };
+  /// Collective over the axis, which is borrowed.
+  MeshContextParallel(comm::DeviceMesh::Axis& axis, const Shape& shape);
+
+  int size() const override { return axis_.size; }
+  int rank() const override { return axis_.rank; }
+  model::KeysValues gather(const model::KeysValues& mine, const Meanwhile& meanwhile) override;
+  model::KeysValues gradients(const model::KeysValues& mine) override;
+  void reduce(const model::KeysValues& mine, const Meanwhile& meanwhile) override;
+
+ private:
+  std::int64_t rows() const { return shape_.batch * shape_.tokens; }
+  /// Returns `buffer` as (rows, 2 K E), keys beside values.
+  Tensor matrix(const device::Buffer& buffer, std::int64_t rows) const;
+  /// Returns all ranks' rows in `buffer`.
+  Tensor all(const device::Buffer& buffer) const { return matrix(buffer, size() * rows()); }
+  model::KeysValues halves(const Tensor& matrix) const;
+  void upload_order();
+
+  comm::DeviceMesh::Axis& axis_;
+  device::Stream& compute_ = device::compute_stream();
+  Shape shape_;
+  device::Buffer mine_;                     ///< this rank's rows, to gather or reduced
+  device::Buffer gathered_;                 ///< rank by rank
+  device::Buffer ordered_;                  ///< sequence by sequence
+  device::Buffer gradients_;                ///< of ordered_
+  device::Buffer partials_;                 ///< the same, rank by rank: to reduce
+  device::Buffer to_sequences_, to_ranks_;  ///< int32: the row that each row is copied from
+};
+
+/// Returns MeshContextParallel over the mesh's context axis, or model::WholeSequences without one.
+/// Passes have `batch` rows with `tokens` tokens on each rank. Collective.
+std::unique_ptr<model::ContextParallel> make_context_parallel(comm::DeviceMesh& mesh,
+                                                              const model::ModelConfig& config,
+                                                              std::int64_t batch,
+                                                              std::int64_t tokens, DType dtype);
+
+}  // namespace llamesh::sharding
