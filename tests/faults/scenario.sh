@@ -266,6 +266,7 @@ expect_failure() {
 killed_rank_0() { kill_rank 0; }
 killed_rank_2() { kill_rank 2; }
 killed_rank_with_experts() { kill_rank 1 "${experts[@]}"; }
+killed_rank_with_context() { kill_rank 1 sharding.strategy=full_shard mesh.axes.context=4; }
 
 # --- runs that are asked to stop, and go on
 

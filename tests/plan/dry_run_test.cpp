@@ -214,6 +214,18 @@ const Launch launches[] = {
        with_experts(in);
        in.mesh.expert = in.mesh.tensor = 2;
      }},
+    {"context", 8, 4, [](Inputs& in) { in.mesh.context = 4; }},
+    {"context_of_experts_and_tensor_ranks", 8, 4,
+     [](Inputs& in) {
+       with_experts(in);
+       in.mesh.expert = in.mesh.context = in.mesh.tensor = 2;
+       in.memory.activation_checkpointing = model::ActivationCheckpointing::full;
+     }},
+    {"context_across_nodes", 8, 2,
+     [](Inputs& in) {
+       in.mesh.context = 4;
+       in.precision.parameters = DType::bf16;
+     }},
     {"full_shard", 4, 4, [](Inputs&) {}},
     {"no_shard", 3, 2, [](Inputs& in) { in.sharding.strategy = Strategy::no_shard; }},
     {"machines_of_3_and_1", 4, 3, [](Inputs& in) { in.precision.parameters = DType::bf16; }},

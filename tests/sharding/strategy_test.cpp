@@ -109,6 +109,19 @@ TEST(Strategy, AnExpertAxisIsTakenOutOfTheShards) {
             "replicate=1 x shard=1 x expert=8");
 }
 
+TEST(Strategy, AContextAxisLiesBetweenExpertAndTensor) {
+  EXPECT_EQ(expert_shape(full_shard, {.context = 4}, {8}), "replicate=1 x shard=2 x context=4");
+  EXPECT_EQ(expert_shape(hybrid_shard, {.context = 2}, {4, 4}),
+            "replicate=2 x shard=2 x context=2");
+  EXPECT_EQ(expert_shape(no_shard, {.context = 4}, {8}), "replicate=2 x shard=1 x context=4");
+  EXPECT_EQ(expert_shape(full_shard, {.expert = 2, .context = 2, .tensor = 2}, {8}),
+            "replicate=1 x shard=1 x expert=2 x context=2 x tensor=2");
+  // It may cross nodes.
+  EXPECT_EQ(expert_shape(full_shard, {.context = 8}, {4, 4}), "replicate=1 x shard=1 x context=8");
+  EXPECT_EQ(expert_shape(full_shard, {.context = 3}, {8}),
+            "mesh.axes.context is 3, which does not divide the 8 ranks; change one of them");
+}
+
 TEST(Strategy, AnExpertAxisThatDoesNotFitIsRefused) {
   EXPECT_EQ(expert_shape(full_shard, {.expert = 4}, {8}, 0),
             "mesh.axes.expert is 4, but the model has no experts; leave it out");

@@ -1,0 +1,130 @@
+#include "sharding/mesh_context_parallel.hpp"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <vector>
+
+#include "mpi_world.hpp"
+
+namespace llamesh::sharding {
+namespace {
+
+constexpr std::int64_t num_sequences = 2, row_tokens = 6, kv_columns = 5;
+
+std::int64_t whole_length() {
+  return row_tokens * test::world().size();
+}
+
+/// A value that says where it belongs. Exact in fp32 and, for small ones, in bf16.
+float key_of(std::int64_t b, std::int64_t position, std::int64_t column) {
+  return static_cast<float>(1000 * b + 10 * position + column);
+}
+
+/// A dense matrix in fp32.
+struct RowMatrix {
+  RowMatrix(std::int64_t rows, std::int64_t cols)
+      : values(static_cast<std::size_t>(rows * cols)),
+        view(values.data(), DType::f32, {rows, cols}) {}
+  float& at(std::int64_t row, std::int64_t column) {
+    return values[static_cast<std::size_t>(row * view.cols() + column)];
+  }
+  std::vector<float> values;
+  Tensor view;
+};
+
+float element(const Tensor& t, std::int64_t row, std::int64_t column) {
+  return t.as<float>()[row * t.row_stride() + column];
+}
+
+class MeshContextParallelTest : public testing::Test {
+ protected:
+  /// Fills this rank's rows by their positions, keys and values as columns of one wider matrix.
+  void fill() {
+    const auto positions = ranks_.positions(row_tokens);
+    for (std::int64_t b = 0; b < num_sequences; ++b)
+      for (std::int64_t i = 0; i < row_tokens; ++i)
+        for (std::int64_t c = 0; c < kv_columns; ++c) {
+          qkv_.at(b * row_tokens + i, 3 + c) = key_of(b, positions[i], c);
+          qkv_.at(b * row_tokens + i, 3 + kv_columns + c) = -key_of(b, positions[i], c);
+        }
+  }
+  model::KeysValues mine() const {
+    return {qkv_.view.slice_cols(3, kv_columns), qkv_.view.slice_cols(3 + kv_columns, kv_columns)};
+  }
+
+  comm::DeviceMesh mesh_{test::world(), comm::discover_topology(test::world(), 0),
+                         comm::ParallelDims({{"context", test::world().size()}})};
+  MeshContextParallel ranks_{mesh_.axis("context"),
+                             {num_sequences, row_tokens, kv_columns, DType::f32}};
+  RowMatrix qkv_{num_sequences * row_tokens, 3 + 2 * kv_columns};
+};
+
+TEST_F(MeshContextParallelTest, PositionsAreEachOnOneRank) {
+  std::vector<int> holders(static_cast<std::size_t>(whole_length()));
+  for (int rank = 0; rank < ranks_.size(); ++rank) {
+    const auto positions = model::ContextParallel::positions_of(rank, ranks_.size(), row_tokens);
+    std::int64_t causal_keys = 0;
+    for (std::int64_t i = 0; i < row_tokens; ++i) {
+      ++holders.at(static_cast<std::size_t>(positions[i]));
+      causal_keys += positions[i] + 1;
+    }
+    EXPECT_EQ(causal_keys, row_tokens * (whole_length() + 1) / 2) << "rank " << rank;
+  }
+  EXPECT_EQ(holders, std::vector<int>(holders.size(), 1));
+}
+
+TEST_F(MeshContextParallelTest, GathersSequencesInTrueOrder) {
+  fill();
+  for (int layer = 0; layer < 3; ++layer) {  // buffers serve all layers in turn
+    bool overlapped = false;
+    const auto all = ranks_.gather(mine(), [&] { overlapped = true; });
+    EXPECT_TRUE(overlapped);
+    ASSERT_EQ(all.keys.rows(), num_sequences * whole_length());
+    for (std::int64_t b = 0; b < num_sequences; ++b)
+      for (std::int64_t p = 0; p < whole_length(); ++p)
+        for (std::int64_t c = 0; c < kv_columns; ++c) {
+          ASSERT_EQ(element(all.keys, b * whole_length() + p, c), key_of(b, p, c));
+          ASSERT_EQ(element(all.values, b * whole_length() + p, c), -key_of(b, p, c));
+        }
+  }
+}
+
+TEST_F(MeshContextParallelTest, AddsUpGradientsForTheOwnersOfTheTokens) {
+  const auto gradients = ranks_.gradients(mine());
+  const auto factor = static_cast<float>(ranks_.rank() + 1);
+  for (std::int64_t b = 0; b < num_sequences; ++b)
+    for (std::int64_t p = 0; p < whole_length(); ++p)
+      for (std::int64_t c = 0; c < kv_columns; ++c) {
+        const auto row = b * whole_length() + p;
+        gradients.keys.as<float>()[row * gradients.keys.row_stride() + c] =
+            factor * key_of(b, p, c);
+        gradients.values.as<float>()[row * gradients.values.row_stride() + c] =
+            2 * factor * key_of(b, p, c);
+      }
+  ranks_.reduce(mine(), [] {});
+  const auto all_factors = static_cast<float>(ranks_.size() * (ranks_.size() + 1) / 2);
+  const auto positions = ranks_.positions(row_tokens);
+  for (std::int64_t b = 0; b < num_sequences; ++b)
+    for (std::int64_t i = 0; i < row_tokens; ++i)
+      for (std::int64_t c = 0; c < kv_columns; ++c) {
+        const auto expected = all_factors * key_of(b, positions[i], c);
+        ASSERT_EQ(qkv_.at(b * row_tokens + i, 3 + c), expected);
+        ASSERT_EQ(qkv_.at(b * row_tokens + i, 3 + kv_columns + c), 2 * expected);
+      }
+}
+
+TEST_F(MeshContextParallelTest, SendsWhatTheFormulaSays) {
+  const auto& collectives = *mesh_.axis("context").collectives;
+  const auto before = collectives.bytes_sent();
+  fill();
+  ranks_.gather(mine(), [] {});
+  ranks_.gradients(mine());
+  ranks_.reduce(mine(), [] {});
+  // docs/strategies.md: rows x 2 K E elements to each other rank, twice.
+  EXPECT_EQ(collectives.bytes_sent() - before,
+            2 * (ranks_.size() - 1) * num_sequences * row_tokens * 2 * kv_columns * 4);
+}
+
+}  // namespace
+}  // namespace llamesh::sharding
