@@ -123,9 +123,6 @@ void check_pieces(std::int64_t sequence, int ranks) {
 /// the inputs.
 sharding::Placements place(Inputs& in, const model::ParameterTable& table,
                            const comm::ParallelDims& mesh) {
-  validate(!in.sharding.spec || mesh.group_size(mesh.context()) == 1,
-           "sharding.spec cannot be used with mesh.axes.context={}; leave out one of them",
-           mesh.group_size(mesh.context()));
   if (!in.sharding.spec)
     return sharding::tensor_parallel_placements(table, mesh, in.tensor, in.sharding.strategy);
   auto compiled = sharding::compile(*in.sharding.spec, table, mesh, in.tensor.residual);
