@@ -21,7 +21,7 @@ enum class MemoryUse : std::uint8_t {
   context_parallel,  ///< keys and values gathered from ranks that divide the sequence
   scratch,           ///< for kernels and collectives
 };
-inline constexpr std::size_t memory_uses = 10;
+inline constexpr auto memory_uses = static_cast<std::size_t>(MemoryUse::scratch) + 1;
 /// Returns a display name such as "gathered weights".
 const char* name_of(MemoryUse use);
 /// Bytes by MemoryUse.

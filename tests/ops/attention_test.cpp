@@ -410,6 +410,23 @@ TEST(SimulatedAttention, CostsTheVisibleKeys) {
   EXPECT_NEAR(seconds(1040, 1000) / seconds(0, 1000), (1040 - 40.0 * 40 / 128) / 1032, 1e-9);
 }
 
+/// Ranks that divide a sequence have the same share of its cost.
+TEST(SimulatedAttention, CostsTheSameForEachPartOfASequence) {
+  device::Hardware hardware;
+  hardware.memory_bandwidth = 1e30;
+  hardware.peak_fp32 = 1e9;
+  hardware.attention_forward_share = 1;
+  const ops::AttentionShape whole{1, 96, 2, 1, 8};
+  const auto seconds = [&](const ops::AttentionShape& shape) {
+    const PartProblem p(DType::f32, shape);
+    const device::Simulation simulation(hardware);
+    ops::attention(device::compute_stream(), p.call());
+    return simulation.now();
+  };
+  for (std::int64_t rank = 0; rank < 3; ++rank)
+    EXPECT_NEAR(seconds(part_of_sequence(whole, 3, rank)) / seconds(whole), 1.0 / 3, 1e-9);
+}
+
 TEST_P(Attention, DocumentsOfOneTokenAnswerWithTheirValue) {
   const ops::AttentionShape s{1, 70, 2, 2, 6};
   Problem p(dtype(), s, random_documents(1, s.sequence, 1));

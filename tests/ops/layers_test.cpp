@@ -215,6 +215,22 @@ TEST_P(Layers, RopeCountsPositionsFromTheStartOfADocument) {
   EXPECT_TRUE(x.gaps_untouched());
 }
 
+/// Two runs of a longer row, which begin within documents.
+TEST_P(Layers, RopeOfTwoRunsIsThatOfTheirRow) {
+  const std::int64_t head_dim = 6;
+  const ops::RowPositions runs{6, 2, 8};
+  const Integers starts({0, 0, 0, 0, 4, 4, 6, 6, 6, 6, 10, 10}), of_runs({0, 0, 4, 6, 6, 10});
+  const Matrix whole(dtype(), 12, 2 * head_dim, 5), part(dtype(), 6, 2 * head_dim);
+  const Matrix cos_sin(DType::f32, 12, head_dim);
+  const auto rows = [&](std::int64_t i) { return whole.view().slice_rows(runs[i], 1); };
+  for (std::int64_t i = 0; i < 6; ++i) ops::copy(stream, part.view().slice_rows(i, 1), rows(i));
+  ops::rope(stream, whole, cos_sin, starts.tensor, {12}, ops::Rotation::forward);
+  ops::rope(stream, part, cos_sin, of_runs.tensor, runs, ops::Rotation::forward);
+  for (std::int64_t i = 0; i < 6; ++i)
+    for (std::int64_t c = 0; c < 2 * head_dim; ++c)
+      EXPECT_EQ(part.get(i, c), whole.get(runs[i], c)) << "row " << i;
+}
+
 // Rotation is linear: its transpose is its gradient.
 TEST(RopeReference, BackwardIsFiniteDifferences) {
   const Matrix x(DType::f32, 4, 12), c(DType::f32, 4, 12), cos_sin(DType::f32, 2, 6);

@@ -211,6 +211,10 @@ TEST(TokenPositions, CountFromTheDocumentsStart) {
   EXPECT_EQ(positions({}, 0), (std::vector<std::int32_t>{0, 1, 2, 3, 0, 1, 2, 3}));
   EXPECT_EQ(positions({}, 5), (std::vector<std::int32_t>{5, 6, 7, 8, 5, 6, 7, 8}));
   EXPECT_EQ(positions(starts.tensor, 0), (std::vector<std::int32_t>{0, 1, 0, 1, 0, 0, 1, 2}));
+  ops::token_positions(device::compute_stream(), ids.tensor, {}, {4, 2, 9});
+  const auto runs = ids.tensor.span<std::int32_t>();
+  EXPECT_EQ(std::vector<std::int32_t>(runs.begin(), runs.end()),
+            (std::vector<std::int32_t>{2, 3, 9, 10, 2, 3, 9, 10}));
 }
 
 }  // namespace

@@ -215,7 +215,7 @@ const Launch launches[] = {
        in.mesh.expert = in.mesh.tensor = 2;
      }},
     {"context", 8, 4, [](Inputs& in) { in.mesh.context = 4; }},
-    {"context_of_experts_and_tensor_ranks", 8, 4,
+    {"context_of_experts_and_tensor_ranks", 8, 8,
      [](Inputs& in) {
        with_experts(in);
        in.mesh.expert = in.mesh.context = in.mesh.tensor = 2;

@@ -156,6 +156,51 @@ INSTANTIATE_TEST_SUITE_P(Prediction, TensorAxisPredicted,
                                                           ActivationCheckpointing::full),
                                           testing::Values(DType::f32, DType::bf16)));
 
+using PredictedContextCase = std::tuple<int, int, ActivationCheckpointing, DType>;
+class ContextAxisPredicted : public testing::TestWithParam<PredictedContextCase> {};
+
+TEST_P(ContextAxisPredicted, TakesWhatIsPlanned) {
+  const auto [ranks, ranks_per_node, checkpointing, dtype] = GetParam();
+  // Between nodes, a sum in bf16 takes an fp32 buffer for its duration, which is not planned.
+  if (ranks_per_node == 1 && dtype == DType::bf16) return;
+  const TemporaryFolder folder;
+  auto in = predicted_inputs(folder);
+  in.sharding.strategy = Strategy::full_shard;
+  in.mesh = {.context = ranks, .ranks_per_node = ranks_per_node};
+  in.memory.activation_checkpointing = checkpointing;
+  in.precision.parameters = dtype;
+  expect_as_planned(in);
+}
+
+INSTANTIATE_TEST_SUITE_P(Prediction, ContextAxisPredicted,
+                         testing::Combine(testing::Values(2, 4), testing::Values(0, 1),
+                                          testing::Values(ActivationCheckpointing::none,
+                                                          ActivationCheckpointing::full),
+                                          testing::Values(DType::f32, DType::bf16)));
+
+/// Activations are divided; each rank has room for all keys and values, for one layer at a time.
+TEST(ContextAxisPrediction, DividesActivations) {
+  const TemporaryFolder folder;
+  auto in = predicted_inputs(folder);
+  in.sharding.strategy = Strategy::full_shard;
+  in.data.sequence_length = 4096;
+  in.model.num_hidden_layers = 12;
+  const auto at_peak = [&](int context, MemoryUse use) {
+    in.mesh.context = context;
+    const auto setup = train::plan_setup(in, comm::planned_topology(4, 4, 0));
+    return plan::plan_step(setup, this_machine(), 0).at_peak[static_cast<std::size_t>(use)];
+  };
+  const auto whole = static_cast<double>(at_peak(1, MemoryUse::activations));
+  const auto keys = in.train.micro_batch * 4096 * 2 * in.model.num_key_value_heads *
+                    in.model.resolved().head_dim * size_of(DType::f32);
+  for (const int context : {2, 4}) {
+    const auto part = static_cast<double>(at_peak(context, MemoryUse::activations));
+    EXPECT_LT(part, 1.1 * whole / context);
+    EXPECT_LT(static_cast<double>(at_peak(context, MemoryUse::context_parallel)),
+              4.1 * static_cast<double>(keys));
+  }
+}
+
 using Reshard = sharding::ReshardAfterForward;
 class Gathers : public testing::TestWithParam<std::tuple<Reshard, int, DType>> {};
 
