@@ -216,15 +216,16 @@ void expect_equal_to_host(PartProblem& p, double near, double near_sums) {
 /// rank's queries.
 TEST_P(CudaAttention, OfPartOfASequence) {
   for (const ops::AttentionShape& whole : {ops::AttentionShape{2, 36, 6, 3, 6},
+                                           {1, 60, 2, 1, 80, 13},
                                            {1, 512, 1, 1, 64},
-                                           {1, 420, 4, 2, 64},
-                                           {1, 420, 2, 1, 64, 70},
-                                           {2, 300, 1, 1, 128},
-                                           {1, 300, 2, 1, 80, 40}})
+                                           {2, 420, 2, 1, 64},
+                                           {1, 300, 1, 1, 64, 70},
+                                           {1, 300, 1, 1, 128}})
     for (const std::int64_t ranks : {2, 3})
       for (std::int64_t rank = 0; rank < ranks; ++rank)
         for (const bool documents : {false, true}) {
           if (whole.sequence % (2 * ranks) != 0) continue;
+          if (dtype() == DType::f32 && whole.sequence > 100) continue;  // its kernels have no tiles
           const auto s = part_of_sequence(whole, ranks, rank);
           SCOPED_TRACE(::testing::Message() << "rank " << rank << " of " << ranks << ", " << s.keys
                                             << " keys of " << s.head_dim << ", window " << s.window
