@@ -17,7 +17,12 @@ void SpecCompiler::check_output(const SpecTarget& target, const SpecEntry& entry
            line_of(entry), to_string(entry.dims), entry.dims.size());
   const auto batch = axes(entry, 0), sequence = axes(entry, 1), hidden = axes(entry, 2);
   check_batch(entry, batch, sequence | hidden);
-  const bool by_rows = sequence.any(), by_columns = hidden.any();
+  validate(
+      (hidden & dims_.context()).none(),
+      "{}: {} names 'context' on the last dim, but it divides sequences; write [context, null] "
+      "for the last two dims",
+      line_of(entry), to_string(entry.dims));
+  const bool by_rows = (sequence & tensor_).any(), by_columns = hidden.any();
   validate(!by_rows || !by_columns, "{}: {} names 'tensor' on two dims; it can divide only one",
            line_of(entry), to_string(entry.dims));
   if (target.parameter)
@@ -26,16 +31,20 @@ void SpecCompiler::check_output(const SpecTarget& target, const SpecEntry& entry
     check_residual(entry, by_rows, by_columns);
 }
 
+/// Checks the dim that all data axes divide. `context` is none of them: it divides sequences, on
+/// every mesh that has it, so an entry may name it on the second dim or leave it out.
 void SpecCompiler::check_batch(const SpecEntry& entry, AxisSet batch, AxisSet others) const {
   std::vector<std::string> needed;
   AxisSet all;
   for (const auto& axis_of_mesh : dims_.axes())
-    if (const auto axis = dims_.named({axis_of_mesh.name}) & data_;
+    if (const auto axis = dims_.named({axis_of_mesh.name}) & dims_.batch_axes();
         axis.any() && axis_of_mesh.size > 1) {
       needed.push_back(axis_of_mesh.name);
       all |= axis;
     }
-  if ((batch & ~data_).none() && (all & ~batch).none() && (others & data_).none()) return;
+  if ((batch & ~dims_.batch_axes()).none() && (all & ~batch).none() &&
+      (others & dims_.batch_axes()).none())
+    return;
   fail(ExitCode::bad_input,
        "{}: {}: on the mesh {} the first dim, the batch, is divided along {}, and no other dim is; "
        "write {}",
@@ -65,13 +74,14 @@ void SpecCompiler::check_residual(const SpecEntry& entry, bool by_rows, bool by_
       residual_entry_->name, residual_entry_->where);
 }
 
-/// Checks the output of a column-parallel product: split like its weight, over whole sequences.
+/// Checks the output of a column-parallel product: split like its weight, with all ranks' rows.
 void SpecCompiler::check_columns(const SpecTarget& target, const SpecEntry& entry, bool by_rows,
                                  bool by_columns) const {
-  validate(!by_rows,
-           "{}: {}: this module computes on whole sequences; only its last dim can be cut along "
-           "'tensor'",
-           line_of(entry), to_string(entry.dims));
+  validate(
+      !by_rows,
+      "{}: {}: this module computes on the rows of all ranks along 'tensor'; only its last dim "
+      "can be cut along it",
+      line_of(entry), to_string(entry.dims));
   const bool is_whole = table_[*target.parameter].role == model::Role::router;
   validate(!is_whole || !by_columns,
            "{}: {} is cut along 'tensor', but a router's output is whole along it; write {}",

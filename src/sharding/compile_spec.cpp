@@ -111,11 +111,12 @@ CompiledSpec SpecCompiler::compile(ResidualLayout residual) {
 AxisSet SpecCompiler::axis(const SpecEntry& entry, const std::string& word) const {
   const std::string name = word == "fsdp" ? "shard" : word == "data" ? "replicate" : word;
   const auto set = dims_.named({name});
-  const bool may_be_left_out = name == "tensor" || name == "expert";
+  const bool may_be_left_out = name == "tensor" || name == "expert" || name == "context";
   if (set.any() && !(may_be_left_out && dims_.group_size(set) == 1)) return set;
-  const bool known = may_be_left_out || name == "context" || name == "shard" || name == "replicate";
-  validate(known, "{}: unknown axis '{}'{}", line_of(entry), excerpt(word),
-           did_you_mean(word, {"replicate", "shard", "expert", "tensor", "data", "fsdp"}));
+  const bool known = may_be_left_out || name == "shard" || name == "replicate";
+  validate(
+      known, "{}: unknown axis '{}'{}", line_of(entry), excerpt(word),
+      did_you_mean(word, {"replicate", "shard", "expert", "context", "tensor", "data", "fsdp"}));
   fail(ExitCode::bad_input, "{}: the mesh {} has no axis '{}'; {}", line_of(entry),
        comm::to_string(dims_), excerpt(word),
        may_be_left_out ? fmt::format("give it 2 or more ranks in mesh.axes.{}, or write null", name)

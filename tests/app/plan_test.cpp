@@ -297,6 +297,28 @@ TEST(Plan, SweepSortsWhatFitsByTokensPerSecond) {
   }
 }
 
+TEST(Plan, SweepTriesContextSizesThatLeave8192Tokens) {
+  auto arguments = cluster("llama3.1-8b-128k", 8);
+  arguments.sweep = true;
+  arguments.overrides = {"sharding.strategy=full_shard", "mesh.axes.tensor=1",
+                         "train.micro_batch=1", "memory.activation_checkpointing=full"};
+  const auto meshes = [&](const std::string& length) {
+    auto asked = arguments;
+    asked.overrides.push_back("data.sequence_length=" + length);
+    std::vector<std::string> all;
+    const auto json = printed(asked).json;
+    for (const auto& row : json.at("fitting")) all.push_back(row.at("mesh"));
+    std::ranges::sort(all);
+    return all;
+  };
+  EXPECT_EQ(meshes("131072"),
+            (std::vector<std::string>{"replicate=1 x shard=1 x context=8",
+                                      "replicate=1 x shard=2 x context=4",
+                                      "replicate=1 x shard=4 x context=2"}));  // whole: too long
+  EXPECT_EQ(meshes("16384"), (std::vector<std::string>{"replicate=1 x shard=4 x context=2",
+                                                       "replicate=1 x shard=8"}));
+}
+
 TEST(Plan, SweepOfAModelThatFitsNowhereSaysTheLeastAndTheWayOut) {
   if (test::sanitized) GTEST_SKIP() << "arithmetic that the other plans do too, for long";
   auto arguments = cluster("llama3.1-405b-128x8", 8);

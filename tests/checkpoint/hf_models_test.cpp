@@ -26,6 +26,7 @@ TEST(HfModels, HaveTheKnownNumbersOfParameters) {
                                                      {"llama3.2-3b", 3'212'749'824},
                                                      {"llama2-7b", 6'738'415'616},
                                                      {"llama3-8b", 8'030'261'248},
+                                                     {"llama3.1-8b", 8'030'261'248},
                                                      {"llama2-13b", 13'015'864'320},
                                                      {"llama2-70b", 68'976'648'192},
                                                      {"llama3-70b", 70'553'706'496},
@@ -103,12 +104,14 @@ TEST(HfModels, EveryRunInputIsGood) {
       const auto inputs = config::load_inputs(entry.path());
       // A run is named after its file, so that two inputs' runs never share a folder.
       EXPECT_EQ(inputs.run.name, entry.path().stem()) << entry.path();
-      // A cluster input's name ends with nodes x 8 ranks.
+      // A cluster input's name ends with nodes x 8 ranks, or with its tokens per sequence: then it
+      // is for 8 nodes.
       const auto stem = entry.path().stem().string();
       if (folder.filename() == "clusters") {
-        const auto ranks = 8 * std::stoi(stem.substr(stem.rfind('-') + 1));
+        const bool is_long = stem.ends_with("-128k");
+        const auto ranks = 8 * (is_long ? 8 : std::stoi(stem.substr(stem.rfind('-') + 1)));
         EXPECT_NO_THROW(train::plan_setup(inputs, comm::planned_topology(ranks, 8, 0))) << stem;
-        EXPECT_TRUE(stem.ends_with("x8")) << stem;
+        EXPECT_TRUE(is_long || stem.ends_with("x8")) << stem;
       }
       ++files;
     }

@@ -95,6 +95,13 @@ bf16+=" memory.activation_checkpointing=selective memory.full_checkpointing_laye
   LLAMESH_POISON=1 ran bf16 4 --device cuda $bf16 sharding.wrap=size sharding.min_numel=20000; }
 close "bf16, recomputation, documents" 4 bf16 cpu-bf16 2e-2
 
+# Sequences of which each rank has two pieces.
+ran context 2 --device cuda mesh.axes.context=2 sharding.strategy=full_shard
+close "context 2, 2 ranks" 4 context cpu 1e-5
+# shellcheck disable=SC2086
+ran context-bf16 4 --device cuda $bf16 mesh.axes.context=4
+close "context 4, 4 ranks, bf16, recomputation, documents" 4 context-bf16 cpu-bf16 2e-2
+
 # Experts; in bf16 with rows of 16 bytes, as the tensor cores take them.
 experts=(model.family=mixtral model.num_experts=5 model.num_experts_per_tok=2 model.intermediate_size=176)
 ran cpu-experts 1 --device cpu "${experts[@]}"

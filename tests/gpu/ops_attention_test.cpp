@@ -136,6 +136,119 @@ TEST_P(CudaAttention, ForwardAndBackward) {
     }
 }
 
+/// Tensors for one call with queries of part of each sequence.
+struct PartProblem {
+  PartProblem(DType dtype, const ops::AttentionShape& shape,
+              const std::vector<std::int32_t>& document_starts)
+      : s(shape),
+        starts(document_starts),
+        q(dtype, tokens(), s.heads * s.head_dim, {8, 0}),
+        dq(dtype, tokens(), s.heads * s.head_dim, {8, 0}),
+        out(dtype, tokens(), s.heads * s.head_dim, {16, 0}),
+        dout(dtype, tokens(), s.heads * s.head_dim),
+        k(dtype, s.batch * s.keys, s.kv_heads * s.head_dim, {8, 0}),
+        v(dtype, s.batch * s.keys, s.kv_heads * s.head_dim),
+        dk(dtype, s.batch * s.keys, s.kv_heads * s.head_dim),
+        dv(dtype, s.batch * s.keys, s.kv_heads * s.head_dim, {8, 0}),
+        log_sum_exp(DType::f32, s.batch * s.heads, s.sequence),
+        delta(DType::f32, s.batch * s.heads, s.sequence) {}
+
+  std::int64_t tokens() const { return s.batch * s.sequence; }
+  ops::AttentionCall call(Tensor (Twin::*side)()) {
+    return {.shape = s,
+            .q = (q.*side)(),
+            .k = (k.*side)(),
+            .v = (v.*side)(),
+            .document_starts = side == &Twin::host ? starts.host() : starts.device(),
+            .out = (out.*side)(),
+            .log_sum_exp = (log_sum_exp.*side)()};
+  }
+  ops::AttentionGradients gradients(Tensor (Twin::*side)()) {
+    return {.dout = (dout.*side)(),
+            .dq = (dq.*side)(),
+            .dk = (dk.*side)(),
+            .dv = (dv.*side)(),
+            .delta = (delta.*side)()};
+  }
+  void forward_and_backward() {
+    ops::attention(host_stream(), call(&Twin::host));
+    ops::attention_backward(host_stream(), call(&Twin::host), gradients(&Twin::host));
+    ops::cuda::attention(device_stream(), call(&Twin::device));
+    ops::cuda::attention_backward(device_stream(), call(&Twin::device), gradients(&Twin::device));
+  }
+  std::string name() { return ops::cuda::attention_name(device_stream(), call(&Twin::device)); }
+
+  ops::AttentionShape s;
+  TwinIntegers starts;
+  Twin q, dq, out, dout, k, v, dk, dv, log_sum_exp, delta;
+};
+
+/// Returns the shape for a rank's part of the sequences: piece `rank`, and its mirror image from
+/// the end.
+ops::AttentionShape part_of_sequence(ops::AttentionShape s, std::int64_t ranks, std::int64_t rank) {
+  s.keys = s.sequence;
+  s.sequence = s.keys / ranks;
+  const auto piece = s.sequence / 2;
+  s.positions = {s.sequence, rank * piece, (2 * ranks - 1 - rank) * piece};
+  return s;
+}
+
+/// Returns the document starts of a part's queries.
+std::vector<std::int32_t> random_documents(const ops::AttentionShape& s) {
+  const auto all = random_documents(s.batch, s.keys);
+  std::vector<std::int32_t> starts;
+  for (std::int64_t m = 0; m < s.batch * s.sequence; ++m)
+    starts.push_back(
+        all[static_cast<std::size_t>(m / s.sequence * s.keys + s.positions[m % s.sequence])]);
+  return starts;
+}
+
+void expect_equal_to_host(PartProblem& p, double near, double near_sums) {
+  p.forward_and_backward();
+  p.out.expect_equal(near, "out");
+  p.log_sum_exp.expect_equal(near_sums, "log_sum_exp", 1.0);
+  p.dq.expect_equal(2.0 * near, "dq", 1.0);
+  p.dk.expect_equal(2.0 * near, "dk", 1.0);
+  p.dv.expect_equal(2.0 * near, "dv", 1.0);
+}
+
+/// Pieces that are whole tiles, or begin and end within tiles; some keys are seen by none of a
+/// rank's queries.
+TEST_P(CudaAttention, OfPartOfASequence) {
+  for (const ops::AttentionShape& whole : {ops::AttentionShape{2, 36, 6, 3, 6},
+                                           {1, 60, 2, 1, 80, 13},
+                                           {1, 512, 1, 1, 64},
+                                           {2, 420, 2, 1, 64},
+                                           {1, 300, 1, 1, 64, 70},
+                                           {1, 300, 1, 1, 128}})
+    for (const std::int64_t ranks : {2, 3})
+      for (std::int64_t rank = 0; rank < ranks; ++rank)
+        for (const bool documents : {false, true}) {
+          if (whole.sequence % (2 * ranks) != 0) continue;
+          if (dtype() == DType::f32 && whole.sequence > 100) continue;  // its kernels have no tiles
+          const auto s = part_of_sequence(whole, ranks, rank);
+          SCOPED_TRACE(::testing::Message() << "rank " << rank << " of " << ranks << ", " << s.keys
+                                            << " keys of " << s.head_dim << ", window " << s.window
+                                            << (documents ? ", documents" : ""));
+          PartProblem p(dtype(), s, documents ? random_documents(s) : std::vector<std::int32_t>{});
+          expect_equal_to_host(p, near(), dtype() == DType::f32 ? 1e-5 : 1e-3);
+        }
+}
+
+/// Queries in one run of positions, with more keys than queries. cuDNN takes none of these calls.
+TEST_P(CudaAttention, OfNeighbouringQueries) {
+  for (const auto& [first, count] :
+       {std::array<std::int64_t, 2>{0, 130}, {70, 130}, {199, 1}, {128, 72}}) {
+    SCOPED_TRACE(first);
+    ops::AttentionShape s{1, count, 4, 2, 64};
+    s.keys = 200;
+    s.positions = {count, first};
+    PartProblem p(dtype(), s, {});
+    EXPECT_FALSE(p.name().starts_with("cuDNN")) << p.name();
+    expect_equal_to_host(p, near(), dtype() == DType::f32 ? 1e-5 : 1e-3);
+  }
+}
+
 /// Windows within and across tiles, for each implementation.
 TEST_P(CudaAttention, Windows) {
   for (const ops::AttentionShape& shape : {ops::AttentionShape{1, 37, 6, 3, 6, 5},

@@ -203,6 +203,21 @@ TEST(ContextAxis, RefusesSequencesThatDoNotDivide) {
   }
 }
 
+// Weights over both axes, over one of them, and whole on every rank.
+TEST(ContextAxis, TakesASpec) {
+  if (world().size() != 4) return;
+  const TemporaryFolder folder;
+  auto in = context_inputs({.shard = 2}, folder.path());
+  in.sharding.spec.emplace().entries = {
+      {"model.embed_tokens.weight", {{"shard"}, {}}, "test"},
+      {"model.layers.*.mlp.up_proj.weight", {{"shard", "context"}, {}}, "test"},
+      {"model.layers.*.mlp.down_proj.weight", {{"context"}, {}}, "test"},
+      {"model.layers.*", {{"shard"}, {"context"}, {}}, "test"}};
+  const auto seen = run(world(), in);
+  in.sharding.spec.reset();
+  expect_near_one_rank(seen, in);
+}
+
 // A run with a context axis is saved, and continues on another mesh with the same data.
 TEST(ContextAxis, ACheckpointGoesToAnyOtherMesh) {
   if (world().size() > 4) return;

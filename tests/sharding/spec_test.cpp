@@ -16,6 +16,8 @@ const comm::ParallelDims data_only({{"replicate", 2}, {"shard", 2}});
 const comm::ParallelDims shards_only({{"replicate", 1}, {"shard", 4}});
 const comm::ParallelDims three_axes({{"replicate", 2}, {"shard", 2}, {"tensor", 2}});
 const comm::ParallelDims shard_and_tensor({{"replicate", 1}, {"shard", 2}, {"tensor", 2}});
+const comm::ParallelDims with_context(
+    {{"replicate", 1}, {"shard", 2}, {"context", 2}, {"tensor", 2}});
 
 const Dims sharded{{"shard"}, {}}, columns{{"tensor"}, {"shard"}}, rows{{"shard"}, {"tensor"}};
 
@@ -147,6 +149,56 @@ TEST(Spec, TakesTheNamesOfTorchprimesModuleTree) {
     EXPECT_EQ(of(compiled, table, name).split, (std::vector<comm::AxisSet>{{}, tensor})) << name;
 }
 
+// torchprime names `context` where attention needs it, on the queries' sequence dim, and leaves the
+// other outputs to XLA.
+TEST(Spec, TakesTorchprimesThreeDimensionalFile) {
+  const auto table = table_of();
+  const Dims data_and_tensor{{"data", "fsdp"}, {}, {"tensor"}};
+  auto entries =
+      megatron({{"model.embed_tokens.weight", {{"fsdp"}, {"tensor"}}},
+                {"lm_head.weight", {{"tensor"}, {"fsdp"}}},
+                {"model.layers.*.input_layernorm.weight", {{"fsdp"}}},
+                {"model.layers.*.post_attention_layernorm.weight", {{"fsdp"}}},
+                {"model.norm.weight", {{"fsdp"}}},
+                {"model.layers.*.self_attn.q_proj", {{"data", "fsdp"}, {"context"}, {"tensor"}}}});
+  for (const char* name :
+       {".self_attn.k_proj", ".self_attn.v_proj", ".self_attn.o_proj", ".input_layernorm",
+        ".post_attention_layernorm", ".mlp.up_proj", ".mlp.down_proj", ".mlp.gate_proj", ""})
+    entries.emplace_back(fmt::format("model.layers.*{}", name), data_and_tensor);
+  const auto compiled = compile(lines(entries), table, with_context);
+  EXPECT_EQ(compiled.residual, ResidualLayout::hidden);
+  EXPECT_EQ(of(compiled, table, "model.norm.weight").sharded, with_context.named({"shard"}));
+}
+
+TEST(Spec, ContextDividesSequencesAndShardsWeights) {
+  const auto table = table_of();
+  const Dims rows_of_both{{"shard"}, {"context", "tensor"}, {}};
+  const auto compiled = compile(lines(megatron({{"model.norm.weight", {{"shard", "context"}}},
+                                                {"model.layers.*", rows_of_both},
+                                                {"model.norm", rows_of_both},
+                                                {"lm_head", {{"shard"}, {"context"}, {}}}})),
+                                table, with_context);
+  EXPECT_EQ(compiled.residual, ResidualLayout::sequence);
+  EXPECT_EQ(of(compiled, table, "model.norm.weight").sharded,
+            with_context.named({"shard", "context"}));
+  const auto by_context = compile(
+      lines(megatron({{"model.layers.*", {{"shard"}, {"context"}, {}}}})), table, with_context);
+  EXPECT_EQ(by_context.residual, ResidualLayout::whole);
+}
+
+TEST(SpecErrors, ContextOnOtherDimsThanTheSequence) {
+  EXPECT_EQ(error({{"model.layers.*", {{"shard"}, {}, {"context"}}}}, with_context),
+            "s.yaml:1: model.layers.*: [shard, null, context] names 'context' on the last dim, but "
+            "it divides sequences; write [context, null] for the last two dims");
+  EXPECT_EQ(error({{"model.layers.*", {{"shard", "context"}, {}, {}}}}, with_context),
+            "s.yaml:1: model.layers.*: [[shard, context], null, null]: on the mesh replicate=1 x "
+            "shard=2 x context=2 x tensor=2 the first dim, the batch, is divided along shard, and "
+            "no other dim is; write [shard, null, null]");
+  EXPECT_NE(error({{"model.layers.*", {{"shard"}, {"contxt"}, {}}}}, with_context)
+                .find("did you mean 'context'?"),
+            std::string::npos);
+}
+
 TEST(Spec, TheResidualStreamIsAsOutputsSayOrTheEmbeddingOrElseTheOption) {
   const auto table = table_of();
   const auto residual = [&](std::vector<std::pair<std::string, Dims>> more) {
@@ -193,7 +245,9 @@ TEST(SpecErrors, AxesThatTheMeshLacks) {
   EXPECT_EQ(error({{"model.norm.weight", {{"shrad"}}}}),
             name + "unknown axis 'shrad'; did you mean 'shard'?");
   EXPECT_EQ(error({{"model.norm.weight", {{"context"}}}}),
-            name + "the mesh replicate=2 x shard=2 x tensor=2 has no axis 'context'; write null");
+            name +
+                "the mesh replicate=2 x shard=2 x tensor=2 has no axis 'context'; give it 2 or "
+                "more ranks in mesh.axes.context, or write null");
   for (const auto& dims :
        {data_only, comm::ParallelDims({{"replicate", 2}, {"shard", 2}, {"tensor", 1}})})
     EXPECT_EQ(error({{"model.layers.*.mlp.up_proj.weight", columns}}, dims),
@@ -284,7 +338,7 @@ TEST(SpecErrors, OutputsThatTheirWeightsDoNotMake) {
       "lm_head.weight (the spec does not name it) is not; write [[replicate, shard], null, null] "
       "here, or 'tensor' on the first dim there");
   EXPECT_NE(error(megatron({{"model.layers.*.self_attn.core_attention", by_sequence}}))
-                .find("computes on whole sequences"),
+                .find("the rows of all ranks"),
             std::string::npos);
   EXPECT_EQ(error(megatron({{"model.layers.*", by_hidden}, {"model.norm", by_sequence}})),
             "s.yaml:9: model.norm: [[replicate, shard], tensor, null] contradicts [[replicate, "
@@ -506,7 +560,7 @@ TEST(ExpertSpecErrors, OutputsOfExpertsAndRouters) {
       "s.yaml:8: model.layers.*: [[replicate, shard], null, null]: on the mesh replicate=2 x "
       "shard=2 x expert=2 x tensor=2 the first dim, the batch, is divided along replicate, shard "
       "and expert, and no other dim is; write [[replicate, shard, expert], null, null]");
-  EXPECT_NE(experts_error(expert_lines({{moe + "gate", by_rows}})).find("whole sequences"),
+  EXPECT_NE(experts_error(expert_lines({{moe + "gate", by_rows}})).find("the rows of all ranks"),
             std::string::npos);
   EXPECT_EQ(
       experts_error(

@@ -182,7 +182,7 @@ TEST(RunLoop, CountsRepeatedStepsOnce) {
     killed.open();
     killed.start({"start", ""}, 0, 0, "run: {}\n", 1.5);
     for (const std::int64_t step : {1, 2}) train(killed, step);
-    killed.on_saved(2, "step_00000002", 0.25);
+    killed.on_saved(2, "step_00000002", 0.25, {});
     train(killed, 3);
   }
   const auto saved = read_run_state(in.run.folder)->goodput;

@@ -62,18 +62,20 @@ class Sweep {
     auto in = inputs_;
     for (const int tensor : values("mesh.axes.tensor", inputs_.mesh.tensor, {1, 2, 4, 8}))
       for (const int expert : values("mesh.axes.expert", inputs_.mesh.expert, expert_sizes()))
-        for (const auto strategy :
-             values("sharding.strategy", inputs_.sharding.strategy,
-                    {full_shard, shard_grad_op, hybrid_shard, hybrid_shard_zero2, no_shard}))
-          for (const auto checkpointing :
-               values("memory.activation_checkpointing", inputs_.memory.activation_checkpointing,
-                      {none, selective, full})) {
-            in.mesh.tensor = tensor;
-            in.mesh.expert = expert;
-            in.sharding.strategy = strategy;
-            in.memory.activation_checkpointing = checkpointing;
-            add_micro_batches(in);
-          }
+        for (const int context : values("mesh.axes.context", inputs_.mesh.context, context_sizes()))
+          for (const auto strategy :
+               values("sharding.strategy", inputs_.sharding.strategy,
+                      {full_shard, shard_grad_op, hybrid_shard, hybrid_shard_zero2, no_shard}))
+            for (const auto checkpointing :
+                 values("memory.activation_checkpointing", inputs_.memory.activation_checkpointing,
+                        {none, selective, full})) {
+              in.mesh.tensor = tensor;
+              in.mesh.expert = expert;
+              in.mesh.context = context;
+              in.sharding.strategy = strategy;
+              in.memory.activation_checkpointing = checkpointing;
+              add_micro_batches(in);
+            }
   }
 
   /// Returns the sizes of an expert axis that divide the experts and the ranks of a node.
@@ -82,6 +84,15 @@ class Sweep {
     std::vector<int> sizes{1};
     for (int n = 2; n <= per_node && n <= inputs_.model.num_experts; ++n)
       if (inputs_.model.num_experts % n == 0 && per_node % n == 0) sizes.push_back(n);
+    return sizes;
+  }
+
+  /// Returns the sizes of a context axis, powers of two, that leave a rank 8,192 tokens or more:
+  /// for fewer, more sequences are faster.
+  std::vector<int> context_sizes() const {
+    std::vector<int> sizes{1};
+    for (int n = 2; n <= asked_.ranks && inputs_.data.sequence_length / n >= 8192; n *= 2)
+      sizes.push_back(n);
     return sizes;
   }
 
@@ -146,10 +157,10 @@ void print_as_json(const std::vector<Row>& rows) {
 }
 
 void print_as_table(const std::vector<Row>& rows) {
-  fmt::print("{:<19}{:<38}{:<15}{:<11}{:>6}{:>12}{:>10}{:>10}{:>12}{:>7}\n", "strategy", "mesh",
+  fmt::print("{:<19}{:<50}{:<15}{:<11}{:>6}{:>12}{:>10}{:>10}{:>12}{:>7}\n", "strategy", "mesh",
              "checkpointing", "offload", "micro", "peak", "step s", "exposed", "tokens/s", "MFU %");
   for (const auto& row : rows)
-    fmt::print("{:<19}{:<38}{:<15}{:<11}{:>6}{:>12}{:>10.3f}{:>10.3f}{:>12.0f}{:>7.1f}\n",
+    fmt::print("{:<19}{:<50}{:<15}{:<11}{:>6}{:>12}{:>10.3f}{:>10.3f}{:>12.0f}{:>7.1f}\n",
                row.strategy, row.mesh, row.checkpointing, row.offload, row.micro_batch,
                bytes_text(row.step.peak), row.step.seconds, row.step.exposed_seconds,
                row.step.tokens_per_second, 100 * row.step.mfu);

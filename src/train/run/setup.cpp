@@ -129,9 +129,6 @@ void check_pieces(std::int64_t sequence, int ranks) {
 /// the inputs.
 sharding::Placements place(Inputs& in, const model::ParameterTable& table,
                            const comm::ParallelDims& mesh) {
-  validate(!in.sharding.spec || mesh.group_size(mesh.context()) == 1,
-           "sharding.spec cannot be used with mesh.axes.context={}; leave out one of them",
-           mesh.group_size(mesh.context()));
   validate(!in.model.lora || !in.sharding.spec,
            "sharding.spec cannot place the adapters of model.lora; leave it out and choose a "
            "sharding.strategy");

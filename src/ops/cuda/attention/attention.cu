@@ -28,20 +28,20 @@ __global__ void __launch_bounds__(threads) row_products(AttentionRows<T> a, std:
 
 void expect_shapes(const AttentionCall& c) {
   const auto& s = c.shape;
-  const auto tokens = s.batch * s.sequence;
+  const auto tokens = s.batch * s.sequence, keys = s.batch * s.keys;
   expects(s.kv_heads > 0 && s.heads % s.kv_heads == 0,
           "attention: {} heads share {} key-value heads", s.heads, s.kv_heads);
-  expects(c.q.rows() == tokens && c.q.cols() == s.heads * s.head_dim && c.k.rows() == tokens &&
+  expects(c.q.rows() == tokens && c.q.cols() == s.heads * s.head_dim && c.k.rows() == keys &&
               c.k.cols() == s.kv_heads * s.head_dim && same_matrix_shape(c.k, c.v),
-          "attention: q ({}, {}), k ({}, {}) of {} tokens", c.q.rows(), c.q.cols(), c.k.rows(),
-          c.k.cols(), tokens);
+          "attention: q ({}, {}), k ({}, {}) of {} tokens and {} keys", c.q.rows(), c.q.cols(),
+          c.k.rows(), c.k.cols(), tokens, keys);
   expects(same_matrix_shape(c.out, c.q) && c.log_sum_exp.numel() == s.heads * tokens,
           "attention: out ({}, {}), {} sums", c.out.rows(), c.out.cols(), c.log_sum_exp.numel());
   expects(!c.document_starts || c.document_starts.numel() == tokens,
           "attention: {} tokens, {} document starts", tokens, c.document_starts.numel());
-  expects(s.keys == s.sequence && s.positions == RowPositions{s.sequence},
-          "attention on a GPU: {} queries of {} keys; leave out mesh.axes.context", s.sequence,
-          s.keys);
+  expects(s.positions.tokens == s.sequence && s.positions[s.sequence - 1] < s.keys,
+          "attention: {} queries in positions of {}, up to {}, and {} keys", s.sequence,
+          s.positions.tokens, s.positions[s.sequence - 1], s.keys);
   expects(s.head_dim > 0 && s.head_dim <= max_head_dim,
           "attention on a GPU: a head dim of {}, at most {}", s.head_dim, max_head_dim);
 }
@@ -51,10 +51,10 @@ void expect_shapes(const AttentionCall& c, const AttentionGradients& g) {
               same_matrix_shape(g.dv, c.k) && same_matrix_shape(g.dout, c.q) &&
               g.delta.numel() == c.log_sum_exp.numel(),
           "attention_backward shapes");
-  expects(
-      !g.cos_sin || (g.cos_sin.rows() == c.shape.sequence && g.cos_sin.cols() == c.shape.head_dim),
-      "attention_backward: {} positions, cosines and sines of {}", c.shape.sequence,
-      g.cos_sin ? g.cos_sin.rows() : 0);
+  expects(!g.cos_sin || (c.shape.keys == c.shape.sequence && g.cos_sin.rows() == c.shape.sequence &&
+                         g.cos_sin.cols() == c.shape.head_dim),
+          "attention_backward: {} positions, cosines and sines of {}", c.shape.sequence,
+          g.cos_sin ? g.cos_sin.rows() : 0);
 }
 
 /// Rotates the gradients back, for kernels that do not fuse it.

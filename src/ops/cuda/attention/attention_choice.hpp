@@ -10,7 +10,8 @@ namespace LLAMESH_OPS_CUDA {
 
 /// Attention implementation on a GPU. `cudnn` insists on cuDNN: if it is missing the program exits
 /// rather than fall back to the built-in kernels. Calls that cuDNN does not support (fp32,
-/// documents) still use those. `mma` is `builtin` without the Hopper kernels.
+/// documents, part of a sequence's queries) still use those. `mma` is `builtin` without the Hopper
+/// kernels.
 enum class AttentionChoice { automatic, cudnn, builtin, mma };
 
 enum class AttentionPass { forward, backward };

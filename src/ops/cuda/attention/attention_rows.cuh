@@ -5,8 +5,56 @@
 #include "ops/cuda/attention/attention.hpp"
 #include "ops/cuda/vectorized.cuh"
 
-/// Shared by all attention kernels: their arguments, and the keys that a query sees.
+/// Shared by all attention kernels: their arguments, the queries' positions, and the keys that a
+/// query sees.
 namespace LLAMESH_OPS_CUDA {
+
+/// Queries [first, first + count) in a row. Their positions are neighbours, from `position` on.
+struct QueryBlock {
+  int first, count, position;
+
+  /// Returns the position after the last query's.
+  constexpr int end() const { return position + count; }
+};
+
+/// RowPositions as kernels use them: a row of queries has two runs with neighbouring positions, or
+/// one. Blocks of queries never cross from one run to the other.
+struct QueryRuns {
+  int queries;                    // in a row
+  int second;                     // first query of the second run; `queries` if there is none
+  int first_shift, second_shift;  // positions minus indices in each run
+
+  explicit QueryRuns(const RowPositions& p)
+      : queries(static_cast<int>(p.tokens)),
+        second(static_cast<int>(p.adjoin() ? p.tokens : p.tokens / 2)),
+        first_shift(static_cast<int>(p.first)),
+        second_shift(static_cast<int>(p.second - p.tokens / 2)) {}
+
+  /// Returns query i's position.
+  constexpr int position(int i) const { return i + (i < second ? first_shift : second_shift); }
+  /// Returns the first query in position `key` or later; `queries` if there is none.
+  constexpr int first_query(int key) const {
+    const int i = key - first_shift, j = key - second_shift;
+    if (i < second) return i > 0 ? i : 0;
+    return j < second ? second : (j < queries ? j : queries);
+  }
+  /// Returns the number of blocks in the first run.
+  constexpr int first_blocks(int size) const { return (second + size - 1) / size; }
+  /// Returns the number of blocks with up to `size` queries each.
+  constexpr int blocks(int size) const {
+    return first_blocks(size) + (queries - second + size - 1) / size;
+  }
+  /// Returns the block with query i.
+  constexpr int block_of(int i, int size) const {
+    return i < second ? i / size : first_blocks(size) + (i - second) / size;
+  }
+  constexpr QueryBlock block(int number, int size) const {
+    const int before = first_blocks(size);
+    const int first = number < before ? number * size : second + (number - before) * size;
+    const int left = (number < before ? second : queries) - first;
+    return {first, left < size ? left : size, position(first)};
+  }
+};
 
 template <class T>
 struct AttentionRows {
@@ -17,27 +65,32 @@ struct AttentionRows {
   float* log_sum_exp;                   // (B, H, T)
   float* delta;                         // (B, H, T)
   const std::int32_t* document_starts;  // (B, T) or null
-  int sequence, heads, kv_heads, head_dim;
+  QueryRuns runs;
+  int sequence, keys, heads, kv_heads, head_dim;
   float scale;                // 1 / sqrt(E)
   Rows<const float> cos_sin;  // (T, E) from rope(), or null
   int window;                 // keys that a query sees at most; 0: all
 
   __device__ __forceinline__ int group() const { return heads / kv_heads; }
-  /// Returns the first token in a batch row.
+  /// Returns the first query in a batch row.
   __device__ __forceinline__ std::int64_t first_token(int batch) const {
     return static_cast<std::int64_t>(batch) * sequence;
+  }
+  /// Returns the first key in a batch row.
+  __device__ __forceinline__ std::int64_t first_key_token(int batch) const {
+    return static_cast<std::int64_t>(batch) * keys;
   }
   /// Returns the offset to a head's statistics.
   __device__ __forceinline__ std::int64_t statistics(int batch, int head) const {
     return (static_cast<std::int64_t>(batch) * heads + head) * sequence;
   }
-  /// Returns where the document of token `i` in a row starts.
+  /// Returns where the document of query `i` in a row starts.
   __device__ __forceinline__ int document_start(int batch, int i) const {
     return document_starts ? document_starts[first_token(batch) + i] : 0;
   }
   /// Returns the first key that query `i` in a row sees. Never decreases along a row.
   __device__ __forceinline__ int first_key(int batch, int i) const {
-    const int start = document_start(batch, i), in_window = i - window + 1;
+    const int start = document_start(batch, i), in_window = runs.position(i) - window + 1;
     return window > 0 && in_window > start ? in_window : start;
   }
   /// Returns true if first_key() may be above 0.
@@ -63,13 +116,15 @@ AttentionRows<T> attention_rows(const AttentionCall& c, const AttentionGradients
           of(c.log_sum_exp),
           of(g.delta),
           c.document_starts ? c.document_starts.as<std::int32_t>() : nullptr,
+          QueryRuns(s.positions),
           static_cast<int>(s.sequence),
+          static_cast<int>(s.keys),
           static_cast<int>(s.heads),
           static_cast<int>(s.kv_heads),
           static_cast<int>(s.head_dim),
           1.0F / std::sqrt(static_cast<float>(s.head_dim)),
           g.cos_sin ? rows_of<const float>(g.cos_sin) : Rows<const float>{},
-          s.window < s.sequence ? static_cast<int>(s.window) : 0};
+          s.window < s.keys ? static_cast<int>(s.window) : 0};
 }
 
 /// Below every score, and finite, so that differences are never NaN.

@@ -17,14 +17,12 @@ struct TilePair {
       : first{stages + static_cast<SharedAddress>(stage * bytes)},
         second{first.base + Tile<dims, rows>::bytes} {}
 
-  /// Starts copying both from token `from` on, in the batch row that begins at token `row`; zeros
-  /// past its end.
+  /// Starts copying rows of both from token `token` on; rows from `count` on are zeros.
   template <int threads>
-  __device__ __forceinline__ void copy(const AttentionRows<bf16>& a, const Rows<const bf16>& x,
-                                       const Rows<const bf16>& y, std::int64_t row, int from,
-                                       int col) const {
-    first.template copy<threads>(x, row + from, col, a.sequence - from);
-    second.template copy<threads>(y, row + from, col, a.sequence - from);
+  __device__ __forceinline__ void copy(const Rows<const bf16>& x, const Rows<const bf16>& y,
+                                       std::int64_t token, int col, int count) const {
+    first.template copy<threads>(x, token, col, count);
+    second.template copy<threads>(y, token, col, count);
   }
 };
 

@@ -35,8 +35,9 @@ bool lies_as(const Tensor& gradient, const Tensor& of) {
 
 bool suits(const AttentionCall& c, const AttentionGradients& g) {
   const auto& s = c.shape;
-  return c.q.dtype() == DType::bf16 && !c.document_starts && s.sequence > 1 && s.head_dim <= 128 &&
-         s.head_dim % 8 == 0 && aligned(c.q) && aligned(c.k) && aligned(c.v) && aligned(c.out) &&
+  return c.q.dtype() == DType::bf16 && !c.document_starts && s.sequence > 1 &&
+         s.keys == s.sequence && s.head_dim <= 128 && s.head_dim % 8 == 0 && aligned(c.q) &&
+         aligned(c.k) && aligned(c.v) && aligned(c.out) &&
          reinterpret_cast<std::uintptr_t>(c.log_sum_exp.data()) % 16 == 0 && lies_as(g.dq, c.q) &&
          lies_as(g.dk, c.k) && lies_as(g.dv, c.v) && lies_as(g.dout, c.out);
 }
@@ -96,7 +97,7 @@ class Library {
              "LLAMESH_ATTENTION asks for cuDNN, but {}; unset it for the built-in kernels",
              cudnn.text);
     if (usable)
-      spdlog::info("attention: {} in bf16 where a row is one document", cudnn.text);
+      spdlog::info("attention: {} in bf16 where a row is one whole document", cudnn.text);
     else
       spdlog::info("attention: built-in kernels, since {}", cudnn.text);
     return usable ? new Library : nullptr;

@@ -37,42 +37,42 @@ __global__ void __launch_bounds__(S::threads, 1) backward_queries(AttentionRows<
   const typename S::OwnTile dout{q.base + q.bytes};
   const SharedAddress stages = dout.base + q.bytes;
   const int head = blockIdx.x, batch = blockIdx.z;
-  const int q0 = (gridDim.y - 1 - blockIdx.y) * own;
-  const int count = a.sequence - q0 < own ? a.sequence - q0 : own;
-  const auto token = a.first_token(batch);
+  const auto block = a.runs.block(gridDim.y - 1 - blockIdx.y, own);
+  const auto token = a.first_token(batch) + block.first, key = a.first_key_token(batch);
   const int kv_col = head / a.group() * dims;
   const int row = my_warp() * 16;
-  const QueryRows rows(a, batch, head, q0 + row);
+  const QueryRows rows(a, batch, head, block, row);
 
-  int k0 = a.first_key(batch, q0) / others * others;
-  q.template copy<threads>(a.q, token + q0, head * dims, count);
-  dout.template copy<threads>(a.dout, token + q0, head * dims, count);
-  Pair(stages, 0).template copy<threads>(a, a.k, a.v, token, k0, kv_col);
+  int k0 = a.first_key(batch, block.first) / others * others;
+  q.template copy<threads>(a.q, token, head * dims, block.count);
+  dout.template copy<threads>(a.dout, token, head * dims, block.count);
+  Pair(stages, 0).template copy<threads>(a.k, a.v, key + k0, kv_col, a.keys - k0);
   cp_async_commit_group();
   float dq[1][dims / 8][4] = {};
-  for (int stage = 0; k0 < q0 + count; k0 += others, stage ^= 1) {
+  for (int stage = 0; k0 < block.end(); k0 += others, stage ^= 1) {
     cp_async_wait_group<0>();
     __syncthreads();  // this tile is loaded, the previous one consumed
     const int next = k0 + others;
-    if (next < q0 + count)
-      Pair(stages, stage ^ 1).template copy<threads>(a, a.k, a.v, token, next, kv_col);
+    if (next < block.end())
+      Pair(stages, stage ^ 1).template copy<threads>(a.k, a.v, key + next, kv_col, a.keys - next);
     cp_async_commit_group();
-    if (k0 > q0 + row + 15) continue;  // all keys after the warp's queries
+    if (k0 > block.position + row + 15) continue;  // all keys after the warp's queries
     const auto [k, v] = Pair(stages, stage);
     float s[1][others / 8][4], dp[1][others / 8][4];
     mma_qk(s, q, row, k);
     mma_qk(dp, dout, row, v);
     recompute_p(s, rows, a.scale * log2_e);
-    if (a.hides_earlier_keys() || k0 + others - 1 > q0 + row) mask_p(s, rows, q0 + row, k0);
+    if (a.hides_earlier_keys() || k0 + others - 1 > block.position + row)
+      mask_p(s, rows, block.position + row, k0);
     compute_ds(s, dp, rows);
     std::uint32_t left[1][others / 16][4];
     as_a_operand(left[0], s[0]);
     mma_pv(dq, left, k);
   }
-  rope_backward(dq[0], a, batch, q0 + row);
+  rope_backward(dq[0], a, batch, block.first + row);
   q.put(row, dq[0], a.scale);
   __syncwarp();
-  q.template write<16>(a.dq, token + q0, head * dims, row, count);
+  q.template write<16>(a.dq, token, head * dims, row, block.count);
 }
 
 // --- dk and dv: a warp has 16 keys, queries are streamed for all heads that share them ---
@@ -86,8 +86,8 @@ template <int dims>
 struct KeySums {
   float dk[1][dims / 8][4] = {}, dv[1][dims / 8][4] = {};
 
-  /// Adds a query tile's contribution. `key` is the warp's first key, `query` the tile's first
-  /// query.
+  /// Adds a query tile's contribution. `key` is the warp's first key, `query` the position
+  /// of the tile's first query.
   template <int own>
   __device__ __forceinline__ void add(const Tile<dims, own>& k, const Tile<dims, own>& v, int row,
                                       const TilePair<dims, others>& queries,
@@ -123,22 +123,27 @@ __global__ void __launch_bounds__(S::threads, 1) backward_keys(AttentionRows<bf1
   const SharedAddress stages = v.base + k.bytes;
   auto* columns = reinterpret_cast<QueryColumns*>(shared + S::query_bytes);
   const int kv_head = blockIdx.x, k0 = blockIdx.y * own, batch = blockIdx.z;
-  const int count = a.sequence - k0 < own ? a.sequence - k0 : own;
-  const auto token = a.first_token(batch);
+  const int count = a.keys - k0 < own ? a.keys - k0 : own;
+  const auto token = a.first_key_token(batch) + k0;
   const VisibleQueryTiles meet(a, batch, k0, own);
   const auto start = [&](int m) {
     const int head = meet.head(kv_head, a.group(), m);
-    Pair(stages, m % 2).template copy<threads>(a, a.q, a.dout, token, meet.query(m), head * dims);
+    const auto block = meet.queries(m);
+    Pair(stages, m % 2)
+        .template copy<threads>(a.q, a.dout, a.first_token(batch) + block.first, head * dims,
+                                block.count);
   };
   const auto statistics_of = [&](int m) {
-    return PassingStatistics<threads>(a, batch, meet.head(kv_head, a.group(), m), meet.query(m));
+    return PassingStatistics<threads>(a, batch, meet.head(kv_head, a.group(), m), meet.queries(m));
   };
 
-  k.template copy<threads>(a.k, token + k0, kv_head * dims, count);
-  v.template copy<threads>(a.v, token + k0, kv_head * dims, count);
-  start(0);
-  cp_async_commit_group();
-  statistics_of(0).store(columns);
+  if (meet.all > 0) {
+    k.template copy<threads>(a.k, token, kv_head * dims, count);
+    v.template copy<threads>(a.v, token, kv_head * dims, count);
+    start(0);
+    cp_async_commit_group();
+    statistics_of(0).store(columns);
+  }
   KeySums<dims> sums;
   const int row = my_warp() * 16;
   for (int m = 0; m < meet.all; ++m) {
@@ -149,15 +154,15 @@ __global__ void __launch_bounds__(S::threads, 1) backward_keys(AttentionRows<bf1
     if (next > m) start(next);
     cp_async_commit_group();
     sums.add(k, v, row, Pair(stages, m % 2), columns[m % 2], a.hides_earlier_keys(),
-             a.scale * log2_e, meet.query(m), k0 + row);
+             a.scale * log2_e, meet.queries(m).position, k0 + row);
     statistics.store(columns + (m + 1) % 2);
   }
   rope_backward(sums.dk[0], a, batch, k0 + row);
   k.put(row, sums.dk[0], a.scale);
   v.put(row, sums.dv[0], 1.0F);
   __syncwarp();
-  k.template write<16>(a.dk, token + k0, kv_head * dims, row, count);
-  v.template write<16>(a.dv, token + k0, kv_head * dims, row, count);
+  k.template write<16>(a.dk, token, kv_head * dims, row, count);
+  v.template write<16>(a.dv, token, kv_head * dims, row, count);
 }
 
 template <class S>
@@ -165,10 +170,10 @@ void launch_backward(Stream& stream, const AttentionCall& call,
                      const AttentionGradients& gradients) {
   const auto& s = call.shape;
   const auto rows = attention_rows<bf16>(call, gradients);
-  const auto blocks = divide_up(s.sequence, S::own);
-  launch(&backward_queries<S>, {s.heads, blocks, s.batch}, S::threads, S::query_bytes, stream,
-         rows);
-  launch(&backward_keys<S>, {s.kv_heads, blocks, s.batch}, S::threads, S::key_bytes, stream, rows);
+  launch(&backward_queries<S>, {s.heads, rows.runs.blocks(S::own), s.batch}, S::threads,
+         S::query_bytes, stream, rows);
+  launch(&backward_keys<S>, {s.kv_heads, divide_up(s.keys, S::own), s.batch}, S::threads,
+         S::key_bytes, stream, rows);
 }
 
 }  // namespace

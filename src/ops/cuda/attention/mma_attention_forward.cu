@@ -33,26 +33,25 @@ __global__ void __launch_bounds__(threads, 2) forward(AttentionRows<bf16> a) {
   const QueryTile<dims> q{shared_address(dynamic_shared_memory<unsigned char>())};
   const KeyTile<dims> k{q.base + q.bytes}, v{k.base + k.bytes};
   const int head = blockIdx.x, batch = blockIdx.z;
-  const int q0 = (gridDim.y - 1 - blockIdx.y) * queries;
-  const int count = a.sequence - q0 < queries ? a.sequence - q0 : queries;
-  const auto token = a.first_token(batch);
+  const auto block = a.runs.block(gridDim.y - 1 - blockIdx.y, queries);
+  const auto token = a.first_key_token(batch);
   const int kv_col = head / a.group() * dims;
-  int k0 = a.first_key(batch, q0) / keys * keys;
-  q.template copy<threads>(a.q, token + q0, head * dims, count);
-  k.template copy<threads>(a.k, token + k0, kv_col, a.sequence - k0);
+  int k0 = a.first_key(batch, block.first) / keys * keys;
+  q.template copy<threads>(a.q, a.first_token(batch) + block.first, head * dims, block.count);
+  k.template copy<threads>(a.k, token + k0, kv_col, a.keys - k0);
   cp_async_commit_group();
   SoftmaxState<dims, halves> state;
-  for (; k0 < q0 + count; k0 += keys) {
+  for (; k0 < block.end(); k0 += keys) {
     cp_async_wait_group<0>();
     __syncthreads();  // the keys are loaded, the previous values consumed
-    v.template copy<threads>(a.v, token + k0, kv_col, a.sequence - k0);
+    v.template copy<threads>(a.v, token + k0, kv_col, a.keys - k0);
     cp_async_commit_group();
     float s[halves][keys / 8][4];
     const int row = rematerialized_thread_x() / 32 * halves * 16;
     mma_qk(s, q, row, k);
-    if (k0 + keys - 1 > q0 + row ||
-        (a.hides_earlier_keys() && k0 < a.first_key(batch, q0 + count - 1)))
-      mask(s, a, batch, q0 + row, k0);
+    if (k0 + keys - 1 > block.position + row ||
+        (a.hides_earlier_keys() && k0 < a.first_key(batch, block.first + block.count - 1)))
+      mask(s, a, batch, block, row, k0);
     float rescale[halves][2];
     online_softmax_update(s, rescale, state, a.scale * log2_e);
     scale_rows(state.sums, rescale);
@@ -62,18 +61,19 @@ __global__ void __launch_bounds__(threads, 2) forward(AttentionRows<bf16> a) {
     cp_async_wait_group<0>();
     __syncthreads();  // the values are loaded, the keys consumed
     const int next = k0 + keys;
-    if (next < q0 + count) k.template copy<threads>(a.k, token + next, kv_col, a.sequence - next);
+    if (next < block.end()) k.template copy<threads>(a.k, token + next, kv_col, a.keys - next);
     cp_async_commit_group();
     mma_pv(state.sums, p, v);
   }
-  finish(state, a, q, batch, head, q0, my_warp() * halves * 16, count);
+  finish(state, a, q, batch, head, block, my_warp() * halves * 16);
 }
 
 template <int dims>
 void launch_forward(Stream& stream, const AttentionCall& call) {
   const auto& s = call.shape;
-  launch(&forward<dims>, {s.heads, divide_up(s.sequence, queries), s.batch}, threads,
-         shared_bytes<dims>(), stream, attention_rows<bf16>(call));
+  const auto rows = attention_rows<bf16>(call);
+  launch(&forward<dims>, {s.heads, rows.runs.blocks(queries), s.batch}, threads,
+         shared_bytes<dims>(), stream, rows);
 }
 
 }  // namespace

@@ -19,24 +19,24 @@ struct SoftmaxState {
   }
 };
 
-/// Masks scores for keys after the query or before its document. `query` is the warp's first query,
-/// `key` the tile's first key.
+/// Masks scores for keys after the query or before its document. `row` is the warp's first query in
+/// the block, `key` the tile's first key.
 template <int halves, int n_tiles>
 __device__ __forceinline__ void mask(float (&s)[halves][n_tiles][4], const AttentionRows<bf16>& a,
-                                     int batch, int query, int key) {
+                                     int batch, const QueryBlock& block, int row, int key) {
   const int lane = rematerialized_thread_x() % 32;
 #pragma unroll
   for (int h = 0; h < halves; ++h) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int q = query + 16 * h + 8 * r + lane / 4;
-      const int first = a.first_key(batch, q < a.sequence ? q : a.sequence - 1);
+      const int i = row + 16 * h + 8 * r + lane / 4, q = block.position + i;
+      const int first = a.first_key(batch, block.first + (i < block.count ? i : block.count - 1));
 #pragma unroll
       for (int n = 0; n < n_tiles; ++n) {
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int k = key + 8 * n + lane % 4 * 2 + i;
-          if (k > q || k < first) s[h][n][2 * r + i] = 2.0F * no_score;
+        for (int j = 0; j < 2; ++j) {
+          const int k = key + 8 * n + lane % 4 * 2 + j;
+          if (k > q || k < first) s[h][n][2 * r + j] = 2.0F * no_score;
         }
       }
     }
@@ -92,12 +92,12 @@ __device__ __forceinline__ void scale_rows(float (&sums)[halves][n_tiles][4],
 }
 
 /// Divides by the row sums and writes the warp's rows to `out` through `staging`, where it owns the
-/// rows from `row` on. `q0` is the block's first query, `count` the number of queries.
+/// rows from `row` on.
 template <int dims, int halves, int rows>
 __device__ __forceinline__ void finish(SoftmaxState<dims, halves>& state,
                                        const AttentionRows<bf16>& a,
-                                       const Tile<dims, rows>& staging, int batch, int head, int q0,
-                                       int row, int count) {
+                                       const Tile<dims, rows>& staging, int batch, int head,
+                                       const QueryBlock& block, int row) {
 #pragma unroll
   for (int h = 0; h < halves; ++h) {
 #pragma unroll
@@ -106,8 +106,8 @@ __device__ __forceinline__ void finish(SoftmaxState<dims, halves>& state,
       total += __shfl_xor_sync(full_warp, total, 1);
       total += __shfl_xor_sync(full_warp, total, 2);
       const int i = row + 16 * h + 8 * r + my_row();
-      if (my_col() == 0 && i < count)
-        a.log_sum_exp[a.statistics(batch, head) + q0 + i] =
+      if (my_col() == 0 && i < block.count)
+        a.log_sum_exp[a.statistics(batch, head) + block.first + i] =
             state.row_max[h][r] * a.scale + logf(total);
       state.row_sum[h][r] = 1.0F / total;
     }
@@ -116,7 +116,8 @@ __device__ __forceinline__ void finish(SoftmaxState<dims, halves>& state,
 #pragma unroll
   for (int h = 0; h < halves; ++h) staging.put(row + 16 * h, state.sums[h], 1.0F);
   __syncwarp();
-  staging.template write<16 * halves>(a.out, a.first_token(batch) + q0, head * dims, row, count);
+  staging.template write<16 * halves>(a.out, a.first_token(batch) + block.first, head * dims, row,
+                                      block.count);
 }
 
 }  // namespace LLAMESH_OPS_CUDA::tensor_core

@@ -35,27 +35,28 @@ __device__ __forceinline__ float dot(const T* a, const T* b, int head_dim) {
 }
 
 /// Returns this thread's query, or key, in the row.
-__device__ __forceinline__ int my_position() {
+__device__ __forceinline__ int my_token() {
   return blockIdx.x * threads + threadIdx.x;
 }
 
 /// A thread per query and head, with an online softmax over its keys.
 template <class T>
 __global__ void __launch_bounds__(threads) forward(AttentionRows<T> a) {
-  const int query = my_position(), head = blockIdx.y, batch = blockIdx.z, E = a.head_dim;
+  const int query = my_token(), head = blockIdx.y, batch = blockIdx.z, E = a.head_dim;
   if (query >= a.sequence) return;
   const auto token = a.first_token(batch);
+  const auto keys = a.first_key_token(batch);
   const int kv_col = head / a.group() * E;
   const T* q = a.q[token + query] + head * E;
   Sums sums(E);
   float row_max = no_score, row_sum = 0;
-  for (int key = a.first_key(batch, query); key <= query; ++key) {
-    const float score = a.scale * dot(q, a.k[token + key] + kv_col, E);
+  for (int key = a.first_key(batch, query); key <= a.runs.position(query); ++key) {
+    const float score = a.scale * dot(q, a.k[keys + key] + kv_col, E);
     const float new_max = fmaxf(row_max, score);
     const float rescale = expf(row_max - new_max), p = expf(score - new_max);
     row_sum = row_sum * rescale + p;
     row_max = new_max;
-    sums.add(a.v[token + key] + kv_col, p, E, rescale);
+    sums.add(a.v[keys + key] + kv_col, p, E, rescale);
   }
   sums.store(a.out[token + query] + head * E, 1.0F / row_sum, E);
   a.log_sum_exp[a.statistics(batch, head) + query] = row_max + logf(row_sum);
@@ -75,16 +76,17 @@ struct Weight {
 /// Computes dq. A thread per query and head.
 template <class T>
 __global__ void __launch_bounds__(threads) backward_queries(AttentionRows<T> a) {
-  const int query = my_position(), head = blockIdx.y, batch = blockIdx.z, E = a.head_dim;
+  const int query = my_token(), head = blockIdx.y, batch = blockIdx.z, E = a.head_dim;
   if (query >= a.sequence) return;
   const auto token = a.first_token(batch);
+  const auto keys = a.first_key_token(batch);
   const int kv_col = head / a.group() * E;
   const T* q = a.q[token + query] + head * E;
   const T* dout = a.dout[token + query] + head * E;
   Sums dq(E);
-  for (int key = a.first_key(batch, query); key <= query; ++key) {
-    const T* k = a.k[token + key] + kv_col;
-    const T* v = a.v[token + key] + kv_col;
+  for (int key = a.first_key(batch, query); key <= a.runs.position(query); ++key) {
+    const T* k = a.k[keys + key] + kv_col;
+    const T* v = a.v[keys + key] + kv_col;
     dq.add(k, Weight(a, a.statistics(batch, head) + query, q, k, dout, v).ds, E);
   }
   dq.store(a.dq[token + query] + head * E, a.scale, E);
@@ -94,22 +96,23 @@ __global__ void __launch_bounds__(threads) backward_queries(AttentionRows<T> a) 
 /// share it, up to the last one that sees the key.
 template <class T>
 __global__ void __launch_bounds__(threads) backward_keys(AttentionRows<T> a) {
-  const int key = my_position(), kv_head = blockIdx.y, batch = blockIdx.z, E = a.head_dim;
-  if (key >= a.sequence) return;
-  const auto token = a.first_token(batch);
-  const T* k = a.k[token + key] + kv_head * E;
-  const T* v = a.v[token + key] + kv_head * E;
+  const int key = my_token(), kv_head = blockIdx.y, batch = blockIdx.z, E = a.head_dim;
+  if (key >= a.keys) return;
+  const auto token = a.first_token(batch), own = a.first_key_token(batch) + key;
+  const T* k = a.k[own] + kv_head * E;
+  const T* v = a.v[own] + kv_head * E;
   Sums dk(E), dv(E);
   for (int head = kv_head * a.group(); head < (kv_head + 1) * a.group(); ++head)
-    for (int query = key; query < a.sequence && a.first_key(batch, query) <= key; ++query) {
+    for (int query = a.runs.first_query(key);
+         query < a.sequence && a.first_key(batch, query) <= key; ++query) {
       const T* q = a.q[token + query] + head * E;
       const T* dout = a.dout[token + query] + head * E;
       const Weight weight(a, a.statistics(batch, head) + query, q, k, dout, v);
       dk.add(q, weight.ds, E);
       dv.add(dout, weight.p, E);
     }
-  dk.store(a.dk[token + key] + kv_head * E, a.scale, E);
-  dv.store(a.dv[token + key] + kv_head * E, 1.0F, E);
+  dk.store(a.dk[own] + kv_head * E, a.scale, E);
+  dv.store(a.dv[own] + kv_head * E, 1.0F, E);
 }
 
 }  // namespace
@@ -127,9 +130,10 @@ void plain_attention_backward(Stream& stream, const AttentionCall& call,
   const auto& s = call.shape;
   with_type(call.q.dtype(), [&]<class T>(std::type_identity<T>) {
     const auto rows = attention_rows<T>(call, gradients);
-    const auto blocks = divide_up(s.sequence, threads);
-    launch(&backward_queries<T>, {blocks, s.heads, s.batch}, threads, 0, stream, rows);
-    launch(&backward_keys<T>, {blocks, s.kv_heads, s.batch}, threads, 0, stream, rows);
+    launch(&backward_queries<T>, {divide_up(s.sequence, threads), s.heads, s.batch}, threads, 0,
+           stream, rows);
+    launch(&backward_keys<T>, {divide_up(s.keys, threads), s.kv_heads, s.batch}, threads, 0, stream,
+           rows);
   });
 }
 

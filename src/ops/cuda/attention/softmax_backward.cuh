@@ -12,7 +12,7 @@ namespace LLAMESH_OPS_CUDA::tensor_core {
 // --- Rows are queries or keys ---
 
 /// Applies the inverse of rope() to 16 gradient rows, in fp32; a lane has both columns of a pair.
-/// `first` is the first token's index in its batch row.
+/// `first` is the first token's index in its batch row, which is its position: rows have all keys.
 template <int n_tiles>
 __device__ __forceinline__ void rope_backward(float (&sums)[n_tiles][4],
                                               const AttentionRows<bf16>& a, int batch, int first) {
@@ -39,17 +39,17 @@ __device__ __forceinline__ void rope_backward(float (&sums)[n_tiles][4],
 
 // --- Rows are queries ---
 
-/// Statistics for a lane's two rows.
+/// Statistics for a lane's two rows. `row` is the warp's first query in the block.
 struct QueryRows {
   float log_sum_exp[2], delta[2];
   int first[2];
 
   __device__ __forceinline__ QueryRows(const AttentionRows<bf16>& a, int batch, int head,
-                                       int query) {
+                                       const QueryBlock& block, int row) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int wanted = query + my_row() + 8 * r;
-      const int i = wanted < a.sequence ? wanted : a.sequence - 1;
+      const int wanted = row + my_row() + 8 * r;
+      const int i = block.first + (wanted < block.count ? wanted : block.count - 1);
       const auto at = a.statistics(batch, head) + i;
       log_sum_exp[r] = a.log_sum_exp[at] * log2_e;
       delta[r] = a.delta[at];
@@ -70,8 +70,8 @@ __device__ __forceinline__ void recompute_p(float (&s)[1][n_tiles][4], const Que
   }
 }
 
-/// P = 0 for keys that a query does not see. `query` is the warp's first query, `key` the tile's
-/// first key.
+/// P = 0 for keys that a query does not see. `query` is the position of the warp's first query,
+/// `key` the tile's first key.
 template <int n_tiles>
 __device__ __forceinline__ void mask_p(float (&p)[1][n_tiles][4], const QueryRows& rows, int query,
                                        int key) {
@@ -108,19 +108,24 @@ struct QueryColumns {
   std::int32_t first[passing];
 };
 
-/// Query tiles that can see the `own` keys starting at `k0`; the same tiles for each head.
+/// Query tiles that can see the `own` keys starting at `k0`; the same tiles for each head. There
+/// are none if the row has part of the queries, and these come before the keys or in later
+/// documents.
 struct VisibleQueryTiles {
+  QueryRuns runs;
   int first_tile, tiles, all;
 
   /// Documents and windows are contiguous, so the queries that see a key are too. Binary search
   /// finds their last tile.
   __device__ __forceinline__ VisibleQueryTiles(const AttentionRows<bf16>& a, int batch, int k0,
                                                int own)
-      : first_tile(k0 / passing) {
-    int last = (a.sequence - 1) / passing;
-    for (int low = first_tile; a.hides_earlier_keys() && low < last;) {
+      : runs(a.runs) {
+    const int first = runs.first_query(k0);
+    first_tile = first < runs.queries ? runs.block_of(first, passing) : runs.blocks(passing);
+    int last = runs.blocks(passing) - 1;
+    for (int low = first_tile - 1; a.hides_earlier_keys() && low < last;) {
       const int middle = (low + last + 1) / 2;
-      if (a.first_key(batch, middle * passing) < k0 + own)
+      if (a.first_key(batch, runs.block(middle, passing).first) < k0 + own)
         low = middle;
       else
         last = middle - 1;
@@ -128,7 +133,9 @@ struct VisibleQueryTiles {
     tiles = last - first_tile + 1;
     all = tiles * a.group();
   }
-  __device__ __forceinline__ int query(int i) const { return (first_tile + i % tiles) * passing; }
+  __device__ __forceinline__ QueryBlock queries(int i) const {
+    return runs.block(first_tile + i % tiles, passing);
+  }
   __device__ __forceinline__ int head(int kv_head, int group, int i) const {
     return kv_head * group + i / tiles;
   }
@@ -142,9 +149,10 @@ struct PassingStatistics {
   std::uint32_t words[each];
 
   __device__ __forceinline__ PassingStatistics(const AttentionRows<bf16>& a, int batch, int head,
-                                               int q0) {
+                                               const QueryBlock& block) {
 #pragma unroll
-    for (int n = 0; n < each; ++n) words[n] = load(a, batch, head, q0, threadIdx.x + n * threads);
+    for (int n = 0; n < each; ++n)
+      words[n] = load(a, batch, head, block, threadIdx.x + n * threads);
   }
   __device__ __forceinline__ void store(QueryColumns* to) const {
 #pragma unroll
@@ -156,13 +164,14 @@ struct PassingStatistics {
 
  private:
   static __device__ __forceinline__ std::uint32_t load(const AttentionRows<bf16>& a, int batch,
-                                                       int head, int q0, int word) {
-    const int wanted = q0 + word % passing;
-    const int i = wanted < a.sequence ? wanted : a.sequence - 1;
+                                                       int head, const QueryBlock& block,
+                                                       int word) {
+    const int wanted = word % passing;
+    const int i = block.first + (wanted < block.count ? wanted : block.count - 1);
     const auto at = a.statistics(batch, head) + i;
-    // Past the last query, every weight is exp(-inf) = 0, whatever the scores.
+    // Past the block's last query, every weight is exp(-inf) = 0, whatever the scores.
     if (word < passing)
-      return __float_as_uint(wanted < a.sequence ? a.log_sum_exp[at] * log2_e : INFINITY);
+      return __float_as_uint(wanted < block.count ? a.log_sum_exp[at] * log2_e : INFINITY);
     if (word < 2 * passing) return __float_as_uint(a.delta[at]);
     return static_cast<std::uint32_t>(a.first_key(batch, i));
   }
@@ -182,8 +191,8 @@ __device__ __forceinline__ void recompute_p(float (&s)[1][n_tiles][4], const Que
   }
 }
 
-/// P = 0 for keys that a query does not see. `query` is the first column's query, `key` the warp's
-/// first key.
+/// P = 0 for keys that a query does not see. `query` is the position of the first column's query,
+/// `key` the warp's first key.
 template <int n_tiles>
 __device__ __forceinline__ void mask_p(float (&p)[1][n_tiles][4], const QueryColumns& columns,
                                        int first, int query, int key) {

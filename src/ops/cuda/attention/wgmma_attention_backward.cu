@@ -36,24 +36,23 @@ __global__ void __launch_bounds__(threads, 1) backward_queries(AttentionRows<bf1
   const OwnTile<dims> dout{q.base + q.bytes};
   const SharedAddress stages = dout.base + q.bytes;
   const int head = blockIdx.x, batch = blockIdx.z;
-  const int q0 = (gridDim.y - 1 - blockIdx.y) * own;
-  const int count = a.sequence - q0 < own ? a.sequence - q0 : own;
-  const auto token = a.first_token(batch);
+  const auto block = a.runs.block(gridDim.y - 1 - blockIdx.y, own);
+  const auto token = a.first_token(batch) + block.first, key = a.first_key_token(batch);
   const int kv_col = head / a.group() * dims;
   const int row = my_warp() * 16, group_row = my_warp() / 4 * 64;
-  const QueryRows rows(a, batch, head, q0 + row);
+  const QueryRows rows(a, batch, head, block, row);
 
-  int k0 = a.first_key(batch, q0) / keys * keys;
-  q.template copy<threads>(a.q, token + q0, head * dims, count);
-  dout.template copy<threads>(a.dout, token + q0, head * dims, count);
-  Keys(stages, 0).template copy<threads>(a, a.k, a.v, token, k0, kv_col);
+  int k0 = a.first_key(batch, block.first) / keys * keys;
+  q.template copy<threads>(a.q, token, head * dims, block.count);
+  dout.template copy<threads>(a.dout, token, head * dims, block.count);
+  Keys(stages, 0).template copy<threads>(a.k, a.v, key + k0, kv_col, a.keys - k0);
   cp_async_commit_group();
   float dq[1][dims / 8][4] = {};
-  for (int stage = 0; k0 < q0 + count; k0 += keys, stage ^= 1) {
+  for (int stage = 0; k0 < block.end(); k0 += keys, stage ^= 1) {
     arrive();
     const int next = k0 + keys;
-    if (next < q0 + count)
-      Keys(stages, stage ^ 1).template copy<threads>(a, a.k, a.v, token, next, kv_col);
+    if (next < block.end())
+      Keys(stages, stage ^ 1).template copy<threads>(a.k, a.v, key + next, kv_col, a.keys - next);
     cp_async_commit_group();
     const auto [k, v] = Keys(stages, stage);
     float s[1][keys / 8][4], dp[1][keys / 8][4];
@@ -61,7 +60,8 @@ __global__ void __launch_bounds__(threads, 1) backward_queries(AttentionRows<bf1
     wgmma_qk(dp, dout, group_row, v);
     wgmma_wait_group<1>(s[0]);
     recompute_p(s, rows, a.scale * log2_e);
-    if (a.hides_earlier_keys() || k0 + keys - 1 > q0 + row) mask_p(s, rows, q0 + row, k0);
+    if (a.hides_earlier_keys() || k0 + keys - 1 > block.position + row)
+      mask_p(s, rows, block.position + row, k0);
     wgmma_wait_group<0>(dp[0]);
     compute_ds(s, dp, rows);
     std::uint32_t left[1][keys / 16][4];
@@ -70,10 +70,10 @@ __global__ void __launch_bounds__(threads, 1) backward_queries(AttentionRows<bf1
     wgmma_wait_group<0>(dq[0]);
   }
   __syncthreads();  // all warps have read their rows, which now stage the results
-  rope_backward(dq[0], a, batch, q0 + row);
+  rope_backward(dq[0], a, batch, block.first + row);
   q.put(row, dq[0], a.scale);
   __syncwarp();
-  q.template write<16>(a.dq, token + q0, head * dims, row, count);
+  q.template write<16>(a.dq, token, head * dims, row, block.count);
 }
 
 /// Computes dk and dv for 128 keys in one key-value head per block. Queries are streamed for all
@@ -86,24 +86,28 @@ __global__ void __launch_bounds__(threads, 1) backward_keys(AttentionRows<bf16> 
   const SharedAddress stages = v.base + k.bytes;
   auto* columns = reinterpret_cast<QueryColumns*>(shared + shared_bytes<dims, passing>());
   const int kv_head = blockIdx.x, k0 = blockIdx.y * own, batch = blockIdx.z;
-  const int count = a.sequence - k0 < own ? a.sequence - k0 : own;
-  const auto token = a.first_token(batch);
+  const int count = a.keys - k0 < own ? a.keys - k0 : own;
+  const auto token = a.first_key_token(batch) + k0;
   const int row = my_warp() * 16, group_row = my_warp() / 4 * 64;
   const VisibleQueryTiles meet(a, batch, k0, own);
   const auto start = [&](int m) {
     const int head = meet.head(kv_head, a.group(), m);
+    const auto block = meet.queries(m);
     Queries(stages, m % 2)
-        .template copy<threads>(a, a.q, a.dout, token, meet.query(m), head * dims);
+        .template copy<threads>(a.q, a.dout, a.first_token(batch) + block.first, head * dims,
+                                block.count);
   };
   const auto statistics_of = [&](int m) {
-    return PassingStatistics<threads>(a, batch, meet.head(kv_head, a.group(), m), meet.query(m));
+    return PassingStatistics<threads>(a, batch, meet.head(kv_head, a.group(), m), meet.queries(m));
   };
 
-  k.template copy<threads>(a.k, token + k0, kv_head * dims, count);
-  v.template copy<threads>(a.v, token + k0, kv_head * dims, count);
-  start(0);
-  cp_async_commit_group();
-  statistics_of(0).store(columns);
+  if (meet.all > 0) {
+    k.template copy<threads>(a.k, token, kv_head * dims, count);
+    v.template copy<threads>(a.v, token, kv_head * dims, count);
+    start(0);
+    cp_async_commit_group();
+    statistics_of(0).store(columns);
+  }
   float dk[1][dims / 8][4] = {}, dv[1][dims / 8][4] = {};
   for (int m = 0; m < meet.all; ++m) {
     arrive();
@@ -111,7 +115,7 @@ __global__ void __launch_bounds__(threads, 1) backward_keys(AttentionRows<bf16> 
     const auto statistics = statistics_of(next);
     if (next > m) start(next);
     cp_async_commit_group();
-    const int query = meet.query(m);
+    const int query = meet.queries(m).position;
     if (query + passing > k0 + group_row) {  // otherwise all queries precede the warpgroup's keys
       const auto [q, dout] = Queries(stages, m % 2);
       const QueryColumns& passed = columns[m % 2];
@@ -138,8 +142,8 @@ __global__ void __launch_bounds__(threads, 1) backward_keys(AttentionRows<bf16> 
   k.put(row, dk[0], a.scale);
   v.put(row, dv[0], 1.0F);
   __syncwarp();
-  k.template write<16>(a.dk, token + k0, kv_head * dims, row, count);
-  v.template write<16>(a.dv, token + k0, kv_head * dims, row, count);
+  k.template write<16>(a.dk, token, kv_head * dims, row, count);
+  v.template write<16>(a.dv, token, kv_head * dims, row, count);
 }
 
 template <int dims>
@@ -147,10 +151,9 @@ void launch_backward(Stream& stream, const AttentionCall& call,
                      const AttentionGradients& gradients) {
   const auto& s = call.shape;
   const auto rows = attention_rows<bf16>(call, gradients);
-  const auto blocks = divide_up(s.sequence, own);
-  launch(&backward_queries<dims>, {s.heads, blocks, s.batch}, threads, shared_bytes<dims, keys>(),
-         stream, rows);
-  launch(&backward_keys<dims>, {s.kv_heads, blocks, s.batch}, threads,
+  launch(&backward_queries<dims>, {s.heads, rows.runs.blocks(own), s.batch}, threads,
+         shared_bytes<dims, keys>(), stream, rows);
+  launch(&backward_keys<dims>, {s.kv_heads, divide_up(s.keys, own), s.batch}, threads,
          shared_bytes<dims, passing>() + 2 * static_cast<std::int64_t>(sizeof(QueryColumns)),
          stream, rows);
 }

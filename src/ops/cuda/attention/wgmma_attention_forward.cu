@@ -40,11 +40,11 @@ __global__ void __launch_bounds__(threads, 1) forward(AttentionRows<bf16> a) {
   const QueryTile<dims> q{shared_address(dynamic_shared_memory<unsigned char>())};
   const SharedAddress stages = q.base + q.bytes;
   const int head = blockIdx.x, batch = blockIdx.z;
-  const int q0 = (gridDim.y - 1 - blockIdx.y) * queries;
-  const int count = a.sequence - q0 < queries ? a.sequence - q0 : queries;
-  const auto token = a.first_token(batch);
+  const auto block = a.runs.block(gridDim.y - 1 - blockIdx.y, queries);
+  const auto token = a.first_key_token(batch);
   const int kv_col = head / a.group() * dims;
-  const int first = a.first_key(batch, q0) / keys, tiles = (q0 + count + keys - 1) / keys - first;
+  const int first = a.first_key(batch, block.first) / keys,
+            tiles = (block.end() + keys - 1) / keys - first;
   const int row = my_warp() * 16, group_row = my_warp() / 4 * 64;
   const auto arrive = [] {
     cp_async_wait_group<0>();
@@ -54,18 +54,18 @@ __global__ void __launch_bounds__(threads, 1) forward(AttentionRows<bf16> a) {
   const auto start = [&](int tile) {
     const Stage<dims> stage(stages, tile);
     const int k0 = (first + tile) * keys, v0 = k0 - keys;
-    if (tile < tiles) stage.k.template copy<threads>(a.k, token + k0, kv_col, a.sequence - k0);
-    if (tile > 0) stage.v.template copy<threads>(a.v, token + v0, kv_col, a.sequence - v0);
+    if (tile < tiles) stage.k.template copy<threads>(a.k, token + k0, kv_col, a.keys - k0);
+    if (tile > 0) stage.v.template copy<threads>(a.v, token + v0, kv_col, a.keys - v0);
     cp_async_commit_group();
   };
   const auto mask_tile = [&](float(&s)[1][keys / 8][4], int tile) {
     const int k0 = (first + tile) * keys;
-    if (k0 + keys - 1 > q0 + row ||
-        (a.hides_earlier_keys() && k0 < a.first_key(batch, q0 + count - 1)))
-      mask(s, a, batch, q0 + row, k0);
+    if (k0 + keys - 1 > block.position + row ||
+        (a.hides_earlier_keys() && k0 < a.first_key(batch, block.first + block.count - 1)))
+      mask(s, a, batch, block, row, k0);
   };
 
-  q.template copy<threads>(a.q, token + q0, head * dims, count);
+  q.template copy<threads>(a.q, a.first_token(batch) + block.first, head * dims, block.count);
   start(0);
   SoftmaxState<dims, 1> state;
   std::uint32_t p[1][keys / 16][4];
@@ -97,14 +97,15 @@ __global__ void __launch_bounds__(threads, 1) forward(AttentionRows<bf16> a) {
   arrive();
   wgmma_pv(state.sums, p, Stage<dims>(stages, tiles).v);
   wgmma_wait_group<0>(state.sums[0]);
-  finish(state, a, q, batch, head, q0, row, count);
+  finish(state, a, q, batch, head, block, row);
 }
 
 template <int dims>
 void launch_forward(Stream& stream, const AttentionCall& call) {
   const auto& s = call.shape;
-  launch(&forward<dims>, {s.heads, divide_up(s.sequence, queries), s.batch}, threads,
-         shared_bytes<dims>(), stream, attention_rows<bf16>(call));
+  const auto rows = attention_rows<bf16>(call);
+  launch(&forward<dims>, {s.heads, rows.runs.blocks(queries), s.batch}, threads,
+         shared_bytes<dims>(), stream, rows);
 }
 
 }  // namespace
