@@ -85,7 +85,7 @@ od -An -v -tu1 -w1 "$text" | while read -r byte; do printf "\\x$(printf %02x "$b
 ends 0 "loss" evaluate "$run" "$text" --sequence-length 64
 loss=$(grep '^loss' "$folder/log")
 ends 0 "$loss" evaluate "$run" "$folder/ids" --token-dtype uint16 --sequence-length 64
-refused "does not begin with llm.c's header; .*--token-dtype" evaluate "$run" "$folder/ids" --tokens
+refused "begins with neither llm.c's header nor NumPy's; .*--token-dtype" evaluate "$run" "$folder/ids" --tokens
 refused "did you mean --token-dtype uint16" evaluate "$run" "$folder/ids" --dtype uint16
 refused "is not UTF-8 text .*--token-dtype" evaluate "$run" "$folder/ids"
 for ranks in 1 2; do

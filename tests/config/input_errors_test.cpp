@@ -15,10 +15,11 @@ const std::string data = "data: {train: a.txt}\n";
 TEST(InputErrors, UnknownKeysNameTheNearest) {
   EXPECT_EQ(error(data + "modle:\n  hidden_sise: 4\n"),
             "f.yaml:3: unknown key 'modle.hidden_sise'; did you mean 'model.hidden_size'?");
-  EXPECT_EQ(error(data + "train:\n  steps: 3\n  lr: 0.1\n"),
-            "f.yaml:4: unknown key 'train.lr'; did you mean 'optimizer.lr'?");
-  EXPECT_EQ(error(data + "mesh: {axes: {context: 2}}\n"),
-            "f.yaml:2: unknown key 'mesh.axes.context'");
+  EXPECT_EQ(
+      error(data + "train:\n  steps: 3\n  lr: 0.1\n"),
+      "f.yaml:4: unknown key 'train.lr'; did you mean 'optimizer.lr' or 'optimizer.muon.lr'?");
+  EXPECT_EQ(error(data + "mesh: {axes: {pipeline: 2}}\n"),
+            "f.yaml:2: unknown key 'mesh.axes.pipeline'");
   EXPECT_EQ(error(data + "xyzzyplugh: 4\n"), "f.yaml:2: unknown key 'xyzzyplugh'");
   EXPECT_EQ(error(data, {"train.stepz=4"}),
             "command line: unknown key 'train.stepz'; did you mean 'train.steps'?");
@@ -30,7 +31,8 @@ TEST(InputErrors, UnknownKeysNameTheNearest) {
 }
 
 TEST(InputErrors, AKeyWithoutItsGroupNamesThoseThatHaveIt) {
-  EXPECT_EQ(error(data, {"lr=1"}), "command line: unknown key 'lr'; did you mean 'optimizer.lr'?");
+  EXPECT_EQ(error(data, {"lr=1"}),
+            "command line: unknown key 'lr'; did you mean 'optimizer.lr' or 'optimizer.muon.lr'?");
   EXPECT_EQ(error(data, {"stpes=1"}),
             "command line: unknown key 'stpes'; did you mean 'profile.steps' or 'train.steps'?");
   EXPECT_EQ(error(data, {"every_steps=1"}),
@@ -44,7 +46,8 @@ TEST(InputErrors, NamesOfOtherProgramsHaveTheirHint) {
     return text.substr(std::min(text.rfind("; "), text.size()));
   };
   EXPECT_EQ(hint("learning_rate=1"), "; did you mean 'optimizer.lr'?");
-  EXPECT_EQ(hint("optimizer.learning_rate=1"), "; did you mean 'optimizer.lr'?");
+  EXPECT_EQ(hint("optimizer.learning_rate=1"),
+            "; did you mean 'optimizer.lr' or 'optimizer.muon.lr'?");
   EXPECT_EQ(hint("data.path=a"), "; did you mean 'data.train'?");
   EXPECT_EQ(hint("train.warmup=9"), "; did you mean 'schedule.warmup_steps'?");
   EXPECT_NE(error(data, {"precision=bf16"}).find("did you mean 'precision.parameters'?"),
