@@ -46,8 +46,7 @@ TEST(InputErrors, NamesOfOtherProgramsHaveTheirHint) {
     return text.substr(std::min(text.rfind("; "), text.size()));
   };
   EXPECT_EQ(hint("learning_rate=1"), "; did you mean 'optimizer.lr'?");
-  EXPECT_EQ(hint("optimizer.learning_rate=1"),
-            "; did you mean 'optimizer.lr' or 'optimizer.muon.lr'?");
+  EXPECT_EQ(hint("optimizer.learning_rate=1"), "; did you mean 'optimizer.lr'?");
   EXPECT_EQ(hint("data.path=a"), "; did you mean 'data.train'?");
   EXPECT_EQ(hint("train.warmup=9"), "; did you mean 'schedule.warmup_steps'?");
   EXPECT_NE(error(data, {"precision=bf16"}).find("did you mean 'precision.parameters'?"),

@@ -216,7 +216,7 @@ TEST(CudaPositions, CountFromTheDocumentsStart) {
   for (const std::int32_t first : {0, 5}) {
     TwinIntegers ids(std::vector<std::int32_t>(600, -1));
     std::vector<std::int32_t> numbers;
-    for (std::int32_t m = 0; m < 600; ++m) numbers.push_back(m % 300 / 7 * 7);
+    for (std::int32_t m = 0; m < 600; ++m) numbers.push_back((first + m % 300) / 7 * 7);
     TwinIntegers starts(numbers), none({});
     for (auto* documents : {&none, &starts}) {
       ops::token_positions(host_stream(), ids.host(), documents->host(), {300, first});
