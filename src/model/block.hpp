@@ -69,7 +69,7 @@ struct BlockContext {
   KvCache* cache = nullptr;          ///< if set, the pass continues the one text cached there
 };
 
-/// What passes are for. Each needs all that the one before it needs, and more.
+/// The purpose of passes. Each needs all that the one before it needs, and more.
 enum class Purpose : std::uint8_t {
   generate,  ///< forward only; the caller computes the logits that it wants
   evaluate,  ///< forward and loss: no layer keeps anything

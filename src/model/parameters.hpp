@@ -21,7 +21,7 @@ constexpr std::size_t index(ModuleId id) {
   return static_cast<std::size_t>(id);
 }
 
-/// How a parameter starts.
+/// A parameter's initial values.
 enum class Initial {
   zeros,
   ones,
@@ -31,7 +31,7 @@ enum class Initial {
   normal_by_rank,   ///< (r, in): LoraInit::gaussian
 };
 
-/// What a parameter is for. Tensor parallelism, partition specs and their checks follow from it.
+/// A parameter's purpose. Tensor parallelism, partition specs and their checks follow from it.
 enum class Role : std::uint8_t {
   column,      ///< of a linear layer whose outputs divide among tensor ranks: dim 0, bias included
   row,         ///< of a linear layer whose inputs divide: dim 1; its bias is added to the sum

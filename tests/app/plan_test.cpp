@@ -179,7 +179,7 @@ TEST(Plan, StateAndCheckpointAreTheirFormulas) {
   EXPECT_LT(json.at("mfu"), 0.8);
 }
 
-// What CUDA, its libraries and NCCL take is no room for a step.
+// A step has no use of the memory that CUDA, its libraries and NCCL take.
 TEST(Plan, ReservesGpuMemoryForLibraries) {
   constexpr std::int64_t h200 = 150'000'000'000, mib = 1 << 20;
   auto arguments = cluster("llama3-8b-1x8", 8);

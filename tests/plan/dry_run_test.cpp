@@ -72,7 +72,7 @@ comm::CollectiveCall call(std::string_view kind, std::int64_t numel, DType dtype
   return comm::CollectiveCall::of(kind, "layers.0", name_of(dtype), numel * size_of(dtype));
 }
 
-/// What each of two by two ranks calls along both axes, all alike.
+/// Calls by each of two by two ranks along both axes, all alike.
 std::vector<comm::CollectiveLog> alike(const comm::ParallelDims& dims) {
   const std::vector<comm::CollectiveCall> calls{call("all-gather", 64), call("reduce-scatter", 64),
                                                 call("all-reduce", 8, DType::f32)};

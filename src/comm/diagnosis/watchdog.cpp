@@ -32,7 +32,7 @@ constexpr double limit_of_starting = 3600;  // a GiB of text may be tokenized
 constexpr double typical_duration_factor = 5;
 constexpr std::size_t durations_kept = 31;
 
-/// What the sender is doing, or one of these two.
+/// The sender's activity, or one of these two.
 struct Heartbeat {
   static constexpr std::int64_t goodbye = -1;  ///< the last one
   static constexpr std::int64_t alarm = -2;    ///< to be passed on
@@ -220,7 +220,7 @@ struct Watchdog::Watch {
     return stuck(mine);
   }
 
-  /// How long the previous rank has been silent.
+  /// The previous rank's silence so far.
   Clock::duration silent_for() const {
     return receiving == MPI_REQUEST_NULL ? Clock::duration::zero() : Clock::now() - last_received;
   }

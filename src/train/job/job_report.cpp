@@ -82,7 +82,7 @@ void JobReport::start(const StartEvent& event, std::int64_t step, std::int64_t s
   });
 }
 
-/// Of a start that could not record why it ended.
+/// Warns if the start before could not record why it ended.
 void JobReport::warn_of_sudden_end(const std::optional<RunState>& before) const {
   if (!before || before->phase != RunPhase::running) return;
   std::error_code ignored;

@@ -35,7 +35,7 @@ using Clock = std::chrono::steady_clock;
 
 using comm::Activity;
 
-/// What the ranks have agreed to do after a step.
+/// The ranks' decision after a step.
 struct Next {
   Stop stop = Stop::no;
   bool save = false;
@@ -185,7 +185,7 @@ class Run {
     return !lines.empty();
   }
 
-  /// What is saved has been compared.
+  /// Saves only state that has been compared.
   void save(ProgressBar& progress) {
     check_replicas();
     checkpoints_.save(progress);

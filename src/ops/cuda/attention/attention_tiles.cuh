@@ -3,7 +3,7 @@
 #include "ops/cuda/attention/attention_rows.cuh"
 #include "ops/cuda/shared_tiles.cuh"
 
-/// What attention keeps in tiles, and its sums as left factors.
+/// Attention's tiles, and its sums as left factors.
 namespace LLAMESH_OPS_CUDA::tensor_core {
 
 /// Two tiles streamed together: keys and values, or queries and dout.
