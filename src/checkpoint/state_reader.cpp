@@ -126,8 +126,8 @@ void check_trained(const Datasets& datasets, const Manifest& manifest, const Sta
   for (const auto& parameter : state.layout.table().parameters) {
     const bool had_moments = datasets.contains(dataset_path(moments->path, parameter.name));
     validate(!had_moments || !parameter.frozen,
-             "train.freeze and train.only now freeze {}, which the checkpoint has trained; restore "
-             "them, or export it with llamesh convert and start a new run from that folder "
+             "the run freezes {}, which the checkpoint has trained; restore train.freeze, train.only "
+             "and model.lora, or export it with llamesh convert and start a new run from that folder "
              "(model.hf)",
              parameter.name);
     const bool was_frozen =
@@ -137,7 +137,7 @@ void check_trained(const Datasets& datasets, const Manifest& manifest, const Sta
         datasets, [&](const auto& d) { return d.first.starts_with(moments->path); });
     validate(!was_frozen || parameter.frozen || !same_optimizer,
              "the run trains {}, which was frozen in the checkpoint and so has no moments; restore "
-             "train.freeze and train.only, or export it with llamesh convert and start a new run "
+             "train.freeze, train.only and model.lora, or export it with llamesh convert and start a new run "
              "from that folder (model.hf)",
              parameter.name);
   }
@@ -145,14 +145,22 @@ void check_trained(const Datasets& datasets, const Manifest& manifest, const Sta
 
 }  // namespace
 
+/// Returns the remedy if the checkpoint's optimizer is another one than the run's.
+std::string remedy_for(const std::string& path) {
+  if (!path.starts_with(optimizer_group)) return "";
+  return "; restore optimizer.name, or export it with llamesh convert and start a new run from "
+         "that folder (model.hf)";
+}
+
 void check_fits(const Manifest& manifest, const State& state, OtherGroups others) {
   Datasets left;
   for (const auto& d : manifest.datasets) left[d.path] = &d;
   check_trained(left, manifest, state);
   for (const auto& wanted : datasets_of(state)) {
     const auto found = left.find(wanted.path);
-    validate(found != left.end(), "the checkpoint has no {}; was it written by another model?",
-             wanted.path);
+    const auto remedy = remedy_for(wanted.path);
+    validate(found != left.end(), "the checkpoint has no {}{}", wanted.path,
+             remedy.empty() ? "; was it written by another model?" : remedy);
     validate(
         found->second->shape == wanted.shape,
         "{} has shape ({}) in the checkpoint and ({}) in the model; use the model that wrote it",
@@ -163,7 +171,8 @@ void check_fits(const Manifest& manifest, const State& state, OtherGroups others
     const bool in_group = std::ranges::any_of(
         state.groups, [&](const auto& g) { return path.starts_with(g.path + "/"); });
     validate(!in_group && others == OtherGroups::ignore,
-             "the checkpoint has {}, which the model or optimizer of this run does not", path);
+             "the checkpoint has {}, which the model or optimizer of this run does not{}", path,
+             remedy_for(path));
   }
 }
 

@@ -38,9 +38,11 @@ struct PlacedMatrix {
   }
 };
 
-/// Returns a unit's matrices in the order of their elements; a stack has one for each expert.
+/// Returns a unit's trained matrices in the order of their elements; a stack has one for each
+/// expert.
 std::vector<PlacedMatrix> matrices_of(const sharding::ShardLayout& layout, std::size_t unit) {
   std::vector<PlacedMatrix> matrices;
+  if (layout.units()[unit].frozen) return matrices;
   for (const auto id : layout.units()[unit].parameters) {
     if (!is_hidden_matrix(layout.table()[id])) continue;
     const auto& shape = layout.local_shape(id);
@@ -94,7 +96,7 @@ void check_muon(const sharding::ShardLayout& layout, sharding::Offload offload) 
            "state on the host; set sharding.offload=none, or use adamw");
   for (std::size_t i = 0; i < layout.table().parameters.size(); ++i) {
     const auto& parameter = layout.table().parameters[i];
-    if (!is_hidden_matrix(parameter)) continue;
+    if (parameter.frozen || !is_hidden_matrix(parameter)) continue;
     auto split = layout.placement(static_cast<model::ParameterId>(i)).split;
     if (model::is_stacked(parameter.role)) split.front().reset();  // whole experts
     for (const auto& axes : split)
