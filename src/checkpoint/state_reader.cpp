@@ -125,11 +125,12 @@ void check_trained(const Datasets& datasets, const Manifest& manifest, const Sta
   if (moments == state.groups.end()) return;
   for (const auto& parameter : state.layout.table().parameters) {
     const bool had_moments = datasets.contains(dataset_path(moments->path, parameter.name));
-    validate(!had_moments || !parameter.frozen,
-             "the run freezes {}, which the checkpoint has trained; restore train.freeze, train.only "
-             "and model.lora, or export it with llamesh convert and start a new run from that folder "
-             "(model.hf)",
-             parameter.name);
+    validate(
+        !had_moments || !parameter.frozen,
+        "the run freezes {}, which the checkpoint has trained; restore train.freeze, train.only "
+        "and model.lora, or export it with llamesh convert and start a new run from that folder "
+        "(model.hf)",
+        parameter.name);
     const bool was_frozen =
         !had_moments && (datasets.contains(dataset_path(model_group, parameter.name)) ||
                          manifest.progress.base.has_value());
@@ -137,7 +138,8 @@ void check_trained(const Datasets& datasets, const Manifest& manifest, const Sta
         datasets, [&](const auto& d) { return d.first.starts_with(moments->path); });
     validate(!was_frozen || parameter.frozen || !same_optimizer,
              "the run trains {}, which was frozen in the checkpoint and so has no moments; restore "
-             "train.freeze, train.only and model.lora, or export it with llamesh convert and start a new run "
+             "train.freeze, train.only and model.lora, or export it with llamesh convert and start "
+             "a new run "
              "from that folder (model.hf)",
              parameter.name);
   }
@@ -147,7 +149,7 @@ void check_trained(const Datasets& datasets, const Manifest& manifest, const Sta
 
 /// Returns the remedy if the checkpoint's optimizer is another one than the run's.
 std::string remedy_for(const std::string& path) {
-  if (!path.starts_with(optimizer_group)) return "";
+  if (!path.starts_with(moment_group(""))) return "";
   return "; restore optimizer.name, or export it with llamesh convert and start a new run from "
          "that folder (model.hf)";
 }

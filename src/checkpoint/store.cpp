@@ -87,13 +87,13 @@ void Store::wait() {
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
-/// Allocates memory for the shard copies. Touches its pages now, since page faults take longer than
-/// the copy itself.
+/// Touches the pages now, since page faults take longer than the copy itself.
 void Store::reserve(const State& state) {
   std::int64_t bytes = 0;
   for (const auto& group : state.groups)
     for (const auto& shard : group.shards) bytes += shard.bytes();
-  if (copy_.bytes() >= bytes) return;
+  if (!options_.async || copy_.bytes() >= bytes) return;
+  copy_ = {};
   copy_ = device::Buffer::on_host(bytes);
   std::memset(copy_.data(), 0, static_cast<std::size_t>(bytes));
 }
@@ -254,7 +254,7 @@ void Store::on_rank_0_quietly(const std::function<void()>& work) const {
 std::optional<TrainState> Store::resume(const State& state, const std::string& mode,
                                         const Accept& accept) {
   wait();
-  if (options_.async) reserve(state.trained());
+  reserve(state.trained());
   if (mode == "none") return std::nullopt;
   const auto names = comm::on_rank_0(world_, [&] {
     std::string lines;

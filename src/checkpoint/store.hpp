@@ -58,6 +58,8 @@ class Store {
   /// copies, so that the first save need not.
   std::optional<TrainState> resume(const State& state, const std::string& mode,
                                    const Accept& accept = {});
+  /// With options.async, allocates the copies of these shards. resume() does so for trained ones.
+  void reserve(const State& state);
 
  private:
   void write(const State& state, const TrainState& progress, std::span<const std::int64_t> best);
@@ -68,7 +70,6 @@ class Store {
                                             std::span<const std::int64_t> best);
   bool is_good(std::int64_t step);
   void on_rank_0_quietly(const std::function<void()>& work) const;
-  void reserve(const State& state);
   State copy(const State& state);
 
   std::filesystem::path folder_;

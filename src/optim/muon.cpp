@@ -222,8 +222,9 @@ void Muon::step(double lr, double clip, const ForEachRounded& for_each_rounded,
     if (i < units) gather(i, clip, for_each_rounded);
     if (i >= ahead_ && i - ahead_ < units) orthogonalize(i - ahead_);
     if (i < ahead_ + behind_) continue;
-    update(i - ahead_ - behind_, lr);
-    on_updated(i - ahead_ - behind_);
+    const auto updated = i - ahead_ - behind_;
+    update(updated, lr);
+    if (!state_.layout().units()[updated].frozen) on_updated(updated);
   }
 }
 

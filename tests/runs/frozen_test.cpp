@@ -326,7 +326,7 @@ TEST(FrozenCheckpoint, RefusesOtherParametersToTrain) {
     return error_of([&] { check_fits(manifest, state, checkpoint::OtherGroups::ignore); });
   };
   EXPECT_NE(error({"model.layers.0", "lm_head"})
-                .find("now freeze lm_head.weight, which the checkpoint has trained"),
+                .find("the run freezes lm_head.weight, which the checkpoint has trained"),
             std::string::npos);
   EXPECT_NE(error({"model.layers.0.mlp"})
                 .find("the run trains model.layers.0.self_attn.q_proj.weight, which was frozen"),

@@ -38,6 +38,11 @@ train::Inputs with_muon_on_experts(train::Inputs in) {
   return with_muon(in);
 }
 
+train::Inputs with_muon_beside_frozen(train::Inputs in) {
+  in.train.trained.freeze = {"model.layers.0", "*.k_proj"};
+  return with_muon(in);
+}
+
 struct RunCase {
   const char* name;
   train::Inputs (*optimizer)(train::Inputs);
@@ -91,7 +96,9 @@ INSTANTIATE_TEST_SUITE_P(
                     RunCase{"muon", with_muon, shard_grad_op},
                     RunCase{"muon", with_muon, full_shard, sharding::Wrap::size},
                     RunCase{"muon", with_muon, full_shard, sharding::Wrap::none},
-                    RunCase{"muon_on_experts", with_muon_on_experts, full_shard}),
+                    RunCase{"muon_on_experts", with_muon_on_experts, full_shard},
+                    RunCase{"muon_beside_frozen", with_muon_beside_frozen, full_shard},
+                    RunCase{"muon_beside_frozen", with_muon_beside_frozen, hybrid_shard}),
     [](const auto& c) {
       return fmt::format("{}_{}_wrap{}", c.param.name, sharding::name_of(c.param.strategy),
                          static_cast<int>(c.param.wrap));
@@ -102,6 +109,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(Bf16Moments, TrainLikeFp32OverHundredsOfSteps) {
   const TemporaryFolder folder;
   auto in = small_inputs(folder.path());
+  in.train.global_batch = 24;
   in.train.steps = 200;
   in.optimizer.beta2 = 0.999;
   const auto fp32 = run(world(), in);
@@ -127,6 +135,7 @@ double state_bytes(const train::Inputs& in) {
 TEST(Bf16Moments, TakeHalfTheMemory) {
   const TemporaryFolder folder;
   auto in = small_inputs(folder.path());
+  in.train.global_batch = 24;
   in.sharding.strategy = Strategy::full_shard;
   EXPECT_EQ(state_bytes(in), 8);
   EXPECT_EQ(state_bytes(with_bf16_moments(in)), 4);
@@ -136,6 +145,7 @@ TEST(Bf16Moments, TakeHalfTheMemory) {
 TEST(Muon, KeepsOneMomentForHiddenMatrices) {
   const TemporaryFolder folder;
   auto in = small_inputs(folder.path());
+  in.train.global_batch = 24;
   in.sharding.strategy = Strategy::full_shard;
   in.sharding.wrap = {sharding::Wrap::layer, 2500};
   const auto table = model::parameter_table(in.model.resolved());

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/ranges.h>
+#include <spdlog/spdlog.h>
 
 #include <optional>
 #include <set>
@@ -9,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/hf/base_model.hpp"
 #include "checkpoint/hf/hf_new_folder.hpp"
 #include "checkpoint/state_reader.hpp"
 #include "core/error.hpp"
@@ -84,6 +86,23 @@ void write_adapters(const StoredModel& model, const model::ParameterTable& table
   out.sync();
 }
 
+/// Returns true if the folder has the weights beside which a checkpoint's adapters were trained.
+bool has_base_weights(const std::string& folder, const StoredModel& checkpoint,
+                      model::ModelConfig config, const model::ParameterTable& table) {
+  config.lora.reset();
+  const auto plain = model::parameter_table(config);
+  std::vector<model::ParameterId> all;
+  for (std::size_t i = 0; i < plain.parameters.size(); ++i)
+    all.push_back(static_cast<model::ParameterId>(i));
+  try {
+    const auto base = open_model(locate("hf:" + folder), config, plain);
+    return hash_of_parameters(*base, plain, all) ==
+           hash_of_parameters(checkpoint, table, model::base_parameters(table));
+  } catch (const Error&) {
+    return false;  // it is gone, or holds another model
+  }
+}
+
 }  // namespace
 
 PeftFolder::PeftFolder(const fs::path& folder, const model::ParameterTable& table)
@@ -133,11 +152,20 @@ void export_adapters(const fs::path& checkpoint, const fs::path& target, StoredT
     auto manifest = read_manifest(checkpoint);
     const auto config = model::parse_config_json(manifest.progress.model_config, "model_config");
     const auto table = model::parameter_table(config);
+    const auto referred = manifest.progress.base;
     const auto model = open_model(checkpoint, std::move(manifest), table);
     write_adapters(*model, table, folder.path() / weights_name, type);
     auto json = to_adapter_config(*config.lora);
     json["fan_in_fan_out"] = config.family == "gpt2";  // transformers' Conv1D
-    if (!base.empty()) json["base_model_name_or_path"] = base;
+    if (referred) {
+      json["base_model_name_or_path"] = referred->path;
+    } else if (!base.empty() && has_base_weights(base, *model, config, table)) {
+      json["base_model_name_or_path"] = base;
+    } else {
+      spdlog::warn(
+          "no folder is known to have the weights beside which the adapters were trained; "
+          "llamesh convert --merge exports the whole model");
+    }
     write_durably(folder.path() / model::adapter_config_name, json.dump(2) + "\n");
   });
   folder.commit();

@@ -42,8 +42,9 @@ std::unique_ptr<StoredModel> with_adapters(std::unique_ptr<StoredModel> base,
 void load_adapters(const std::filesystem::path& folder, const State& state,
                    const comm::Communicator& world);
 
-/// Exports a checkpoint's adapters as a new folder that PEFT can load. `base` names the model
-/// beside which they lie, for adapter_config.json. Collective; on an error every rank throws.
+/// Exports a checkpoint's adapters as a new folder that PEFT can load. adapter_config.json
+/// names the base model to which the checkpoint refers, or `base` if its weights are those in the
+/// checkpoint. Collective; on an error every rank throws.
 void export_adapters(const std::filesystem::path& checkpoint, const std::filesystem::path& target,
                      StoredType type, const std::string& base, const comm::Communicator& world);
 

@@ -50,6 +50,7 @@ StartEvent RunCheckpoints::resume(const ConfigChanges& changes) {
   const auto found = store_.resume(state_, mode, check);
   if (!found) return initialize_weights();
   if (found->base) load_base(*found->base);
+  store_.reserve(saved_state());
   trainer_.resume_from(found->step, found->tokens);
   trainer_.keep_bf16_products(found->bf16_products);
   saved_attention_ = found->attention;
@@ -96,6 +97,7 @@ StartEvent RunCheckpoints::initialize_weights() {
     folders.push_back("the adapters of " + pretrained.adapters);
   }
   trainer_.resume_from(0, 0);
+  store_.reserve(saved_state());
   if (folders.empty()) return {"start", "a fresh start"};
   const auto loaded = fmt::format("{}", fmt::join(folders, " and "));
   spdlog::info("loaded {} in {:.2f} s", loaded, seconds_since(begin));
@@ -149,7 +151,7 @@ void RunCheckpoints::save(ProgressBar& progress) {
   for (const auto& one : validation_.best()) best.push_back(one.step);
   best_under_way_ =
       validation_.best().empty() ? std::nullopt : std::optional(validation_.best()[0]);
-  under_way_ = store_.save(base_ ? state_.trained() : state_, progress_now(), std::move(best));
+  under_way_ = store_.save(saved_state(), progress_now(), std::move(best));
   last_save_ = Clock::now();
   blocked_seconds_ = seconds_since(start);
   saved_step_ = trainer_.step();

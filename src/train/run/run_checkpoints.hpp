@@ -60,6 +60,8 @@ class RunCheckpoints {
   void refer_to_base(const std::string& folder, std::uint64_t hash);
   void restore_validation(const checkpoint::TrainState& saved);
   checkpoint::TrainState progress_now() const;
+  /// Frozen weights are saved if there is no base to refer to.
+  checkpoint::State saved_state() const { return base_ ? state_.trained() : state_; }
 
   const comm::Communicator& world_;
   const Setup& setup_;

@@ -32,7 +32,7 @@ std::int64_t micro_batches_of(TrainOptions& options, std::int64_t ranks) {
   if (options.global_batch == 0) options.global_batch = at_once;
   validate(options.global_batch % at_once == 0,
            "train.global_batch {} is not a multiple of {} ranks x train.micro_batch {} = {}; make "
-           "it {}, or let ranks share their sequences (mesh.axes.tensor)",
+           "it {}, or let ranks share their sequences (mesh.axes.tensor or mesh.axes.context)",
            options.global_batch, ranks, options.micro_batch, at_once,
            (options.global_batch / at_once + 1) * at_once);
   return options.global_batch / at_once;
