@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 
@@ -111,17 +112,28 @@ TEST_F(SuperviseTest, TakesCulpritsFromTheVerdict) {
   EXPECT_EQ(end.hosts, (Nodes{"n1", "n2"}));
 }
 
-TEST_F(SuperviseTest, BlamesAnErrorsHostOnlyIfTheRunMayContinue) {
-  for (const auto code : {ExitCode::stopped_early, ExitCode::io_failure}) {
+TEST_F(SuperviseTest, BlamesAnErrorsHostOnlyIfItIsAtFault) {
+  struct Case {
+    ExitCode code;
+    std::string error;
+    Nodes blamed;
+  };
+  const std::string differs = "rank 3 on n2 differs in weights or moments from ranks 0, 1";
+  const std::array<Case, 4> cases{
+      {{ExitCode::stopped_early, differs, {"n2"}},
+       {ExitCode::stopped_early,
+        "a kernel failed on the GPU by a fault of it or of its node: ECC",
+        {"n2"}},
+       {ExitCode::stopped_early, "all_gather on axis shard (another rank is gone) failed", {}},
+       {ExitCode::io_failure, differs, {}}}};
+  int starts = 0;
+  for (const auto& [code, error, blamed] : cases) {
     const LaunchRecord record(folder_);
-    write_run_state(folder_, {.phase = RunPhase::stopped,
-                              .starts = static_cast<int>(code),
-                              .exit_code = code,
-                              .reason = "replicas differ"});
-    write_failure(
+    write_run_state(
         folder_,
-        {.kind = "error", .rank = 3, .host = "n2", .step = 5, .detail = "replicas differ"});
-    EXPECT_EQ(record.end(1).hosts, code == ExitCode::stopped_early ? Nodes{"n2"} : Nodes{});
+        {.phase = RunPhase::stopped, .starts = ++starts, .exit_code = code, .reason = error});
+    write_failure(folder_, {.kind = "error", .rank = 3, .host = "n2", .step = 5, .detail = error});
+    EXPECT_EQ(record.end(1).hosts, blamed) << error;
   }
 }
 

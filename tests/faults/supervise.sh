@@ -25,9 +25,10 @@ stand_in scontrol 'case "$1 $2" in
 esac'
 # A launch of the ranks is `launch N NODES`, the N-th; one to try a node is `try_node NODE`.
 stand_in srun 'source ./case
+echo "$*" >>calls
 nodes=$*; nodes=${nodes#*--nodelist=}; nodes=${nodes%% *}
 case "$*" in
-  *llamesh-guard*) exec sleep 60 ;;
+  *llamesh-guard*) echo "$nodes" >>guards; exec sleep 60 ;;
   *"echo launched"*) try_node "$nodes"; exit ;;
 esac
 [[ $* == *"--ntasks=$((2 * ($(tr -cd , <<<"$nodes" | wc -c) + 1))) "* ]] || exit 99
@@ -53,19 +54,24 @@ ends() {
   [[ $1 == done ]] || printf '{"kind": "lost", "detail": "%s", "host": "%s", "step": %d}' "$4" "${5:-}" "$3" >run/failure.json
   exit "$2"
 }
+killed() {
+  echo '{"state": "running", "exit_code": 0, "step": 5, "reason": "", "first_step": 0, "starts_here": 1}' >run/state.json
+  exit 137
+}
 finishes() { ends done 0 100 ""; }
 asked_to_stop() { (ends stopped 75 10 SIGUSR2); rm run/failure.json; exit 75; }
 CASE
   cat >>case
 }
 
-# supervise [OPTION...]
+# supervise [OPTION...]: `launcher` has the words for srun.
+launcher=(srun --mpi=pmix)
 supervise() {
   echo RUNNING >job_state
   echo "${job_nodes:-node[1-3]}" >job_nodes
   echo 0 >restarts
   touch launches asked ended
-  timeout 100 "$program" supervise run "$@" -- srun --mpi=pmix llamesh train a.yaml >log 2>&1
+  timeout 100 "$program" supervise run "$@" -- "${launcher[@]}" llamesh train a.yaml >log 2>&1
   code=$?
 }
 # expect CODE LAUNCHES ASKED: how it ended, the nodes of each launch, and what it asked Slurm for.
@@ -119,12 +125,79 @@ requeues_without_spares() {
 
 # Slurm takes a node out of the job, and calls another down; the ranks could not say why they ended.
 node_lost_by_slurm() {
-  given <<<'launch() { (($1 > 1)) && finishes; echo "node2,node3" >job_nodes; echo "node3 down*" >node_states
-    echo "{\"state\": \"running\", \"exit_code\": 0, \"step\": 5, \"reason\": \"\", \"first_step\": 0, \"starts_here\": 1}" >run/state.json
-    exit 137; }'
+  given <<<'launch() { (($1 > 1)) && finishes; echo "node2,node3" >job_nodes; echo "node3 down*" >node_states; killed; }'
   supervise --spares 1
   expect 0 "node1,node2 node2" ""
   logs "node1 is left out: Slurm has lost it"
+}
+
+# The third launch finds out what Slurm knew after the first; the second did not start.
+one_failure_counts_once() {
+  given <<<'launch() { case $1 in
+    1) echo "node1,node3" >job_nodes; killed ;;
+    2) echo "node[1-3]" >job_nodes; exit 1 ;;
+    *) echo "{\"kind\": \"vanished\", \"detail\": \"node2 vanished\", \"host\": \"node2\", \"step\": 5}" >run/failure.json
+      finishes ;;
+  esac; }'
+  supervise --spares 1
+  expect 0 "node1,node2 node1,node3 node1,node3" ""
+  [[ $(grep -c '"host"' run/bad_nodes.json) == 1 ]] || bad "one failure counts twice"
+}
+
+# scontrol does not list the nodes any more: none of them is lost.
+hosts_are_not_listed() {
+  given <<<'launch() { (($1 > 1)) && finishes; sed -i "s/hostnames\")/&exit 1;/" bin/scontrol; killed; }'
+  supervise --spares 1
+  expect 0 "node1,node2 node1,node2" ""
+  [[ ! -e run/bad_nodes.json ]] || bad "a node is blamed"
+}
+
+# First Slurm does not know the culprit's name; then node1 reports that another rank is gone.
+nobody_to_blame() {
+  given <<<'launch() { (($1 > 1)) || ends stopped 75 12 "gpu-02 is silent" gpu-02
+    (ends stopped 75 12 "all_gather (another rank is gone) failed in NCCL")
+    sed -i "s/lost/error/; s/\"host\": \"\"/\"host\": \"node1\"/" run/failure.json
+    exit 75; }'
+  supervise --spares 1
+  expect 75 "node1,node2 node1,node2" ""
+  [[ ! -e run/bad_nodes.json ]] || bad "a node is blamed"
+}
+
+# node2 and node3 failed before, and no program can be launched on either: node3 is tried, too.
+tries_what_it_chooses_next() {
+  echo '{"failures": [{"host": "node2"}, {"host": "node3"}]}' >run/bad_nodes.json
+  given <<<'try_node() { [[ $1 == node1 ]] && echo launched; }; launch() { finishes; }'
+  supervise --spares 1
+  expect 0 "node1" ""
+}
+
+guard_follows() {
+  given <<<'launch() { until [[ $(wc -l <guards) == "$1" ]]; do sleep 0.1; done; (($1 > 1)) && finishes
+    ends stopped 75 12 "rank 2 on node2 is silent" node2; }'
+  touch guards
+  supervise --spares 1
+  expect 0 "node1,node2 node1,node3" ""
+  [[ $(paste -sd' ' guards) == "node2 node3" ]] || bad "the guards are on $(paste -sd' ' guards)"
+  rm -r launches guards run/*
+  given <<<'launch() { until [[ -e guards ]]; do sleep 0.1; done; finishes; }'
+  supervise --spares 2
+  expect 0 "node1" ""
+  [[ $(<guards) == node3 ]] || bad "the guard is on $(<guards)"
+}
+
+guard_cannot_start() {
+  launcher=("$work/bin/srun")
+  given <<<'launch() { rm bin/srun; sleep 1; finishes; }'
+  supervise --spares 1
+  expect 0 "node1,node2" ""
+}
+
+mpi_in_two_words() {
+  launcher=(srun --mpi pmix)
+  given <<<'launch() { (($1 > 1)) && finishes; exit 1; }'
+  supervise --spares 1
+  expect 0 "node1,node2 node1,node2" ""
+  grep -q '^--mpi pmix --overlap.*echo launched' calls || bad "a node is tried without --mpi pmix"
 }
 
 same_step_twice() {

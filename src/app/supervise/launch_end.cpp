@@ -1,6 +1,8 @@
 #include "app/supervise/launch_end.hpp"
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 #include <utility>
 
 #include "app/status/run_status.hpp"
@@ -40,6 +42,19 @@ std::vector<std::string> host_of(const Json& failure) {
   return {failure["host"].get<std::string>()};
 }
 
+/// Returns true unless failure.json holds an error by which the rank that reports it need not be at
+/// fault: NCCL, for example, reports that another rank is gone. The exceptions are a fault of a GPU
+/// (device/cuda/devices.cpp) and replicas that differ (train/health/replica_check.cpp).
+bool names_culprit(const Json& failure) {
+  if (failure["kind"] != "error") return true;
+  if (!failure["detail"].is_string()) return false;
+  const auto& error = failure["detail"].get_ref<const std::string&>();
+  constexpr std::array<std::string_view, 2> of_the_reporter{
+      "failed on the GPU by a fault of it or of its node", "in weights or moments from ranks"};
+  return std::ranges::any_of(of_the_reporter,
+                             [&](auto text) { return error.find(text) != error.npos; });
+}
+
 }  // namespace
 
 LaunchRecord::LaunchRecord(fs::path run_folder)
@@ -72,7 +87,7 @@ LaunchEnd LaunchRecord::end(int launcher_code) const {
   end.reason = state->reason;
   end.step = is_its_own && failure["step"].is_number_integer() ? failure["step"].get<std::int64_t>()
                                                                : last_step(folder_, *state);
-  if (end.hosts.empty() && state->exit_code == ExitCode::stopped_early)
+  if (end.hosts.empty() && state->exit_code == ExitCode::stopped_early && names_culprit(failure))
     end.hosts = host_of(failure);
   return end;
 }

@@ -95,9 +95,15 @@ SlurmJob::SlurmJob(std::vector<std::string> launcher)
 
 bool SlurmJob::runs() const {
   constexpr int max_tries = 60;
-  for (int i = 0; i < max_tries && ask("scontrol ping").find("UP") == std::string::npos; ++i)
+  const auto ask_for_job = [this] {
+    const bool answers = ask("scontrol ping").find("UP") != std::string::npos;
+    return words_of(answers ? ask("scontrol -o show job " + id_) : "");
+  };
+  auto fields = ask_for_job();
+  for (int i = 0; i < max_tries && fields.empty(); ++i) {
     std::this_thread::sleep_for(std::chrono::seconds(10));
-  const auto fields = words_of(ask("scontrol -o show job " + id_));
+    fields = ask_for_job();
+  }
   const auto says = [&](const std::string& field) {
     return std::ranges::find(fields, field) != fields.end();
   };
@@ -108,6 +114,7 @@ std::vector<std::string> SlurmJob::usable_nodes() const {
   const auto list = words_of(ask("squeue -h -o %N -j " + id_));
   if (list.empty()) return nodes_;
   auto nodes = hosts_in(list.front());
+  if (nodes.empty()) return nodes_;  // scontrol does not answer
   for (const auto& line : lines_of(ask("sinfo -h -N -o '%N %T' -n " + shell_word(list.front())))) {
     const auto words = words_of(line);
     if (words.size() == 2 && is_lost(words.back())) std::erase(nodes, words.front());
@@ -140,10 +147,18 @@ std::vector<std::string> SlurmJob::nodes_without_launch(
 }
 
 void SlurmJob::end_steps() const {
+  end_steps(/*guards=*/false);
+}
+
+void SlurmJob::end_guard() const {
+  end_steps(/*guards=*/true);
+}
+
+void SlurmJob::end_steps(bool guards) const {
   for (const auto& line : lines_of(ask("squeue -s -h -o '%i %j' -j " + id_))) {
     const auto words = words_of(line);
-    if (words.size() == 2 && words.back() != guard_name && !words.front().ends_with(".batch") &&
-        !words.front().ends_with(".extern"))
+    if (words.size() == 2 && (words.back() == guard_name) == guards &&
+        !words.front().ends_with(".batch") && !words.front().ends_with(".extern"))
       ask("scancel --signal=KILL " + words.front());
   }
 }

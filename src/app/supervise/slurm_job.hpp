@@ -28,6 +28,8 @@ class SlurmJob {
   std::vector<std::string> nodes_without_launch(const std::vector<std::string>& nodes) const;
   /// Kills what is left of earlier launches.
   void end_steps() const;
+  /// Kills the guard's step (guard_command).
+  void end_guard() const;
   /// Puts the job into the queue again; Slurm then ends this process. It will get none of
   /// `excluded`.
   void requeue(const std::vector<std::string>& excluded) const;
@@ -38,6 +40,7 @@ class SlurmJob {
 
  private:
   std::vector<std::string> launch_on(const std::string& node) const;
+  void end_steps(bool guards) const;
 
   std::vector<std::string> launcher_;
   std::string id_;

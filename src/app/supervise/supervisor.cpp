@@ -11,6 +11,7 @@
 #include <exception>
 #include <filesystem>
 #include <optional>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -52,12 +53,26 @@ bool is_final(int code) {
   return std::ranges::find(codes, code) != codes.end();
 }
 
-/// Returns the words of the launch command up to the option --mpi, if there is one.
-Nodes launcher_of(const std::vector<std::string>& command) {
-  Nodes words{command.front()};
-  std::ranges::copy_if(command, std::back_inserter(words),
-                       [](const std::string& word) { return word.starts_with("--mpi="); });
+/// Returns srun and its option --mpi, in one word or two, if the launch command has it.
+std::vector<std::string> launcher_of(const std::vector<std::string>& command) {
+  std::vector<std::string> words{command.front()};
+  for (std::size_t i = 1; i < command.size(); ++i) {
+    const bool is_value = command[i - 1] == "--mpi";
+    if (command[i] == "--mpi" || command[i].starts_with("--mpi=") || is_value)
+      words.push_back(command[i]);
+  }
   return words;
+}
+
+bool contains(const Nodes& nodes, std::string_view host) {
+  return std::ranges::any_of(nodes, [&](const auto& node) { return is_same_host(node, host); });
+}
+
+/// Sleeps; a signal that asks to stop ends that early.
+void pause_for(Clock::duration time) {
+  const auto end = Clock::now() + time;
+  while (Clock::now() < end && received_stop_signal() == 0)
+    std::this_thread::sleep_for(poll_interval);
 }
 
 class Supervisor {
@@ -110,6 +125,14 @@ class Supervisor {
     }
   }
 
+  /// See SlurmJob::runs().
+  bool job_runs() {
+    if (job_.runs()) return true;
+    say("{} does not run any more, or was queued again: the run is not launched again",
+        job_.name());
+    return false;
+  }
+
   bool halts() const { return std::filesystem::exists(train::Deadline::halt_file(folder_)); }
 
   void blame(const std::string& node, const std::string& reason) {
@@ -129,8 +152,7 @@ class Supervisor {
   /// Returns up to max_nodes_ nodes. One that failed before is used only if a program can be
   /// launched on it.
   Nodes choose_nodes() {
-    auto usable = usable_nodes();
-    auto chosen = bad_nodes_.choose(usable, max_nodes_);
+    auto chosen = bad_nodes_.choose(usable_nodes(), max_nodes_);
     Nodes doubtful;
     std::ranges::copy_if(chosen, std::back_inserter(doubtful),
                          [this](const auto& node) { return bad_nodes_.has_failed(node); });
@@ -138,9 +160,7 @@ class Supervisor {
     if (bad.empty()) return chosen;
     say("no program can be launched on {}, which failed before", fmt::join(bad, ", "));
     unlaunchable_.insert(unlaunchable_.end(), bad.begin(), bad.end());
-    std::erase_if(usable,
-                  [&](const auto& node) { return std::ranges::find(bad, node) != bad.end(); });
-    return bad_nodes_.choose(usable, max_nodes_);
+    return choose_nodes();  // others, which may have failed before, too
   }
 
   std::vector<std::string> command_for(const Nodes& nodes) const {
@@ -156,6 +176,7 @@ class Supervisor {
   /// Launches the run, and waits until it has ended.
   LaunchEnd launch(const Nodes& nodes) {
     record_.emplace(folder_);
+    place_guard(nodes);
     setenv("LLAMESH_LAUNCH_TIME", fmt::format("{:.3f}", unix_time()).c_str(), 1);
     Child srun(command_for(nodes));
     bool told = false;
@@ -163,7 +184,7 @@ class Supervisor {
     auto looked = Clock::now();
     while (!srun.exit_code()) {
       std::this_thread::sleep_for(poll_interval);
-      keep_guard(nodes);
+      keep_guard();
       // srun passes the signal on, and the ranks save.
       if (received_stop_signal() != 0 && !std::exchange(told, true)) srun.send(SIGUSR2);
       if (Clock::now() - looked < look_interval) continue;
@@ -185,19 +206,42 @@ class Supervisor {
     srun.send(SIGKILL);
   }
 
-  /// Keeps the guard (SlurmJob::guard_command) on another node than this one.
-  void keep_guard(const Nodes& nodes) {
-    if (nodes.back() == job_.nodes().front() || (guard_ && !guard_->exit_code())) return;
-    if (guard_ && Clock::now() - guarded_ < 30s) return;
+  /// Chooses the node of the guard (SlurmJob::guard_command): another than this one, in the launch
+  /// if there is one. A guard elsewhere is ended.
+  void place_guard(const Nodes& nodes) {
+    const auto& here = job_.nodes().front();
+    auto others = nodes;
+    std::erase(others, here);
+    if (others.empty()) others = bad_nodes_.choose(usable_nodes(), job_.nodes().size());
+    std::erase(others, here);
+    if (contains(others, guard_node_)) return;
+    if (guard_) job_.end_guard();
+    guard_.reset();
+    guarded_.reset();
+    guard_node_ = others.empty() ? "" : others.back();
+  }
+
+  /// Starts the guard if it does not run. The run goes on without one that cannot be started.
+  void keep_guard() {
+    if (guard_node_.empty() || (guard_ && !guard_->exit_code())) return;
+    if (guarded_ && Clock::now() - *guarded_ < 30s) return;
     guarded_ = Clock::now();
-    guard_.emplace(job_.guard_command(nodes.back()));
+    try {
+      guard_.emplace(job_.guard_command(guard_node_));
+    } catch (const Error& error) {
+      if (!std::exchange(warned_of_guard_, true))
+        spdlog::warn("nothing watches over the batch node yet, it is tried every 30 s: {}",
+                     error.what());
+    }
   }
 
   /// Returns the exit code if the launch was the last.
   std::optional<int> react(const LaunchEnd& end, const Nodes& nodes) {
     blame_for_earlier_failure();
-    const bool refused_smaller = end.code == 78 && nodes.size() < wanted_ && nodes.size() > 1 &&
-                                 end.kind == LaunchEnd::Kind::not_started;
+    const bool has_started = end.kind != LaunchEnd::Kind::not_started;
+    if (has_started) blamed_.emplace();
+    const bool refused_smaller =
+        end.code == 78 && nodes.size() < wanted_ && nodes.size() > 1 && !has_started;
     if (refused_smaller) {
       max_nodes_ = nodes.size() - 1;
       return {};
@@ -205,8 +249,8 @@ class Supervisor {
     max_nodes_ = wanted_;
     const bool told = received_stop_signal() != 0 || end.code == killed_by_usr2 || halts();
     if (is_final(end.code) || told || end.kind == LaunchEnd::Kind::asked) return finish(end.code);
-    if (!job_.runs()) return end.code;
-    if (end.kind == LaunchEnd::Kind::not_started) return after_no_start(end, nodes);
+    if (!job_runs()) return end.code;
+    if (!has_started) return after_no_start(end, nodes);
     fruitless_launches_ = 0;
     return after_failure(end, nodes);
   }
@@ -214,12 +258,10 @@ class Supervisor {
   /// If nobody could say why the launch before this one failed, this one may have found out. A
   /// node is blamed once for a failure.
   void blame_for_earlier_failure() {
-    const auto known = std::exchange(blamed_, Nodes());
     const auto earlier = record_->earlier_failure();
-    if (!known || !earlier) return;
+    if (!blamed_ || !earlier) return;
     for (const auto& host : earlier->hosts)
-      if (std::ranges::none_of(*known, [&](const auto& node) { return is_same_host(node, host); }))
-        blame(host, earlier->reason);
+      if (!contains(*blamed_, host)) blame(host, earlier->reason);
   }
 
   std::optional<int> after_no_start(const LaunchEnd& end, const Nodes& nodes) {
@@ -244,14 +286,18 @@ class Supervisor {
     const auto pause = pauses.at(fruitless_launches_++);
     say("llamesh has not started (exit code {}): it is tried once more, after {} s", end.code,
         pause.count());
-    std::this_thread::sleep_for(pause);
+    pause_for(pause);
     return {};
   }
 
   std::optional<int> after_failure(const LaunchEnd& end, const Nodes& nodes) {
     say("the run failed in step {} (exit code {}): {}", end.step, end.code, end.reason);
-    for (const auto& host : end.hosts) blame(host, end.reason);
-    bool has_culprit = !end.hosts.empty();
+    bool has_culprit = false;
+    for (const auto& host : end.hosts) {
+      if (!contains(nodes, host)) continue;  // leaving it out would change nothing
+      blame(host, end.reason);
+      has_culprit = true;
+    }
     if (!has_culprit) {
       const auto usable = job_.usable_nodes();
       for (const auto& node : nodes) {
@@ -280,7 +326,7 @@ class Supervisor {
 
   /// Ends, and queues the job again if the run shall continue.
   int finish(int code) {
-    if (code == 0 || is_final(code) || halts() || !job_.runs()) return code;
+    if (code == 0 || is_final(code) || halts() || !job_runs()) return code;
     auto excluded = unlaunchable_;
     for (const auto& node : job_.nodes())
       if (bad_nodes_.is_out(node) && std::ranges::find(excluded, node) == excluded.end())
@@ -295,13 +341,15 @@ class Supervisor {
   std::filesystem::path folder_;
   SlurmJob job_;
   BadNodes bad_nodes_;
-  std::optional<Nodes> blamed_;  ///< for the latest launch; empty before the first one
+  std::optional<Nodes> blamed_;  ///< since the latest launch that started; empty: none has
   Nodes unlaunchable_;           ///< since this job started
   std::size_t wanted_ = 0;       ///< nodes that the run asks for
   std::size_t max_nodes_ = 0;    ///< of the next launch: fewer if the run has refused that many
   std::optional<LaunchRecord> record_;
   std::optional<Child> guard_;
-  Clock::time_point guarded_;
+  std::string guard_node_;                    ///< empty: there is no other node
+  std::optional<Clock::time_point> guarded_;  ///< when the guard was last started on that node
+  bool warned_of_guard_ = false;
   int last_code_ = 75;
   std::size_t fruitless_launches_ = 0;            ///< in a row
   std::optional<std::int64_t> unexplained_step_;  ///< of the latest failure, without a culprit
@@ -311,6 +359,7 @@ class Supervisor {
 }  // namespace
 
 int supervise(const SuperviseArguments& arguments) {
+  std::signal(SIGCHLD, SIG_DFL);  // if the parent has left it ignored, exit codes are lost
   const std::filesystem::path folder = arguments.run;
   validate(!std::filesystem::exists(train::Deadline::halt_file(folder)),
            "halt file {} present: the run does not start; remove it to continue",
