@@ -195,7 +195,7 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
 
 Setup make_setup(const comm::Communicator& world, const Inputs& inputs) {
   device::advise_on_memory(
-      "use more ranks, a smaller train.micro_batch, sharding.offload, "
+      "use more ranks, a smaller train.micro_batch, mesh.axes.context, sharding.offload, "
       "memory.activation_checkpointing or, for some of the layers, "
       "memory.full_checkpointing_layers");
   Setup setup;
