@@ -290,7 +290,7 @@ TEST(FrozenCheckpoint, RefusesABaseThatHasChangedOrIsGone) {
   keep_step_5(in);
   const auto error = [&] {
     world().barrier();
-    const auto message = error_of([&] { weights_in(checkpoint_of(in, "05"), in.model); });
+    auto message = error_of([&] { weights_in(checkpoint_of(in, "05"), in.model); });
     world().barrier();
     return message;
   };

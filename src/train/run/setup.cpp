@@ -116,7 +116,7 @@ void check_schedule(const Inputs& in) {
 
 /// Checks that `ranks` along a context axis have two equal pieces of each sequence.
 void check_pieces(std::int64_t sequence, int ranks) {
-  const std::int64_t pieces = 2 * ranks;
+  const std::int64_t pieces = std::int64_t{2} * ranks;
   if (ranks == 1 || sequence % pieces == 0) return;
   const auto below = sequence / pieces * pieces;
   fail(ExitCode::bad_input,
