@@ -15,7 +15,6 @@ namespace llamesh::data {
 namespace {
 
 namespace fs = std::filesystem;
-using test::bytes_of;
 using test::TemporaryFolder;
 using Ids = std::vector<std::int32_t>;
 

@@ -103,7 +103,8 @@ TEST_F(MeshContextParallelTest, AddsUpGradientsForTheOwnersOfTheTokens) {
             2 * factor * key_of(b, p, c);
       }
   ranks_.reduce(mine(), [] {});
-  const auto all_factors = static_cast<float>(ranks_.size() * (ranks_.size() + 1) / 2);
+  const auto n = static_cast<float>(ranks_.size());
+  const auto all_factors = n * (n + 1) / 2;
   const auto positions = ranks_.positions(row_tokens);
   for (std::int64_t b = 0; b < num_sequences; ++b)
     for (std::int64_t i = 0; i < row_tokens; ++i)
@@ -123,7 +124,7 @@ TEST_F(MeshContextParallelTest, SendsWhatTheFormulaSays) {
   ranks_.reduce(mine(), [] {});
   // docs/strategies.md: rows x 2 K E elements to each other rank, twice.
   EXPECT_EQ(collectives.bytes_sent() - before,
-            2 * (ranks_.size() - 1) * num_sequences * row_tokens * 2 * kv_columns * 4);
+            num_sequences * row_tokens * 2 * kv_columns * 4 * 2 * (ranks_.size() - 1));
 }
 
 }  // namespace
