@@ -11,6 +11,7 @@
 #include "device/device.hpp"
 #include "ops/gemm_algorithms.hpp"
 #include "plan/step_plan.hpp"
+#include "train/step/flops.hpp"
 #include "train/step/trainer.hpp"
 
 namespace llamesh::app {
@@ -50,13 +51,14 @@ using NamedStep = std::pair<const char*, train::StepRecord>;
 void print_table(const train::Setup& setup, double gemm_rate, const std::vector<NamedStep>& rows) {
   const auto& in = setup.inputs;
   const auto tokens = static_cast<double>(in.train.global_batch * in.data.sequence_length);
-  const double flops = 6.0 * static_cast<double>(setup.table->matmul_numel()) * tokens;
+  const double per_token = train::matmul_flops_per_token(*setup.table);
+  const double flops = per_token * tokens;
   const double floor = flops / gemm_rate;
   fmt::print("{} parameters, {} tokens a step, {}, {}, mesh {}\n", setup.table->numel(), tokens,
              name_of(in.precision.parameters), sharding::name_of(in.sharding.strategy),
              comm::to_string(setup.mesh));
-  fmt::print("floor: 6 x {} x {} = {:.3g} FLOP at the measured {:.0f} GFLOP/s: {:.3f} s\n",
-             setup.table->matmul_numel(), tokens, flops, gemm_rate / 1e9, floor);
+  fmt::print("floor: {:.4g} x {} = {:.3g} FLOP at the measured {:.0f} GFLOP/s: {:.3f} s\n", per_token,
+             tokens, flops, gemm_rate / 1e9, floor);
   fmt::print("{:<8} {:>10} {:>12} {:>10} {:>8}\n", "step", "seconds", "tokens/s", "of floor",
              "MFU");
   for (const auto& [name, r] : rows)
