@@ -57,8 +57,8 @@ void print_table(const train::Setup& setup, double gemm_rate, const std::vector<
   fmt::print("{} parameters, {} tokens a step, {}, {}, mesh {}\n", setup.table->numel(), tokens,
              name_of(in.precision.parameters), sharding::name_of(in.sharding.strategy),
              comm::to_string(setup.mesh));
-  fmt::print("floor: {:.4g} x {} = {:.3g} FLOP at the measured {:.0f} GFLOP/s: {:.3f} s\n", per_token,
-             tokens, flops, gemm_rate / 1e9, floor);
+  fmt::print("floor: {:.4g} x {} = {:.3g} FLOP at the measured {:.0f} GFLOP/s: {:.3f} s\n",
+             per_token, tokens, flops, gemm_rate / 1e9, floor);
   fmt::print("{:<8} {:>10} {:>12} {:>10} {:>8}\n", "step", "seconds", "tokens/s", "of floor",
              "MFU");
   for (const auto& [name, r] : rows)
