@@ -5,7 +5,7 @@
 #include "checkpoint/stored_model.hpp"
 #include "comm/mesh/parallel_dims.hpp"
 #include "data/data_options.hpp"
-#include "model/frozen_weights.hpp"
+#include "model/inference_weights.hpp"
 #include "model/model_config.hpp"
 #include "model/parameters.hpp"
 #include "sharding/tensor_placements.hpp"
@@ -23,8 +23,8 @@ struct LoadedModel {
   model::ParameterTable table;
   /// From its training data: tokenizer, document_mask and eos_token are set.
   data::DataOptions data;
-  sharding::TensorShard shard;   ///< this rank's parts
-  model::FrozenWeights weights;  ///< this rank's parts
+  sharding::TensorShard shard;      ///< this rank's parts
+  model::InferenceWeights weights;  ///< this rank's parts
 
   /// Loads the weights in `dtype`, split along the tensor axis of `dims`; `path` comes from
   /// model_path(). Adapters, a checkpoint's own or those of the PEFT folder `adapter`, are merged

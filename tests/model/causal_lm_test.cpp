@@ -6,7 +6,7 @@
 #include <random>
 
 #include "device/simulated/simulation.hpp"
-#include "model/frozen_weights.hpp"
+#include "model/inference_weights.hpp"
 #include "model/local_weights.hpp"
 
 namespace llamesh::model {
@@ -206,7 +206,7 @@ TEST(CausalLM, AnEvaluationTakesWhatIsPlannedAndLessThanATrainingStep) {
   // With as little memory as training can do.
   Fixture f(config, {ActivationCheckpointing::full, 5});
   const auto evaluate = [&] {
-    FrozenWeights weights(f.table, DType::f32);
+    InferenceWeights weights(f.table, DType::f32);
     CausalLM llama(f.config, f.table, Fixture::batch_size, Fixture::sequence, {.loss_chunk = 5},
                    DType::f32, one_rank(), Purpose::evaluate);
     llama.evaluate(weights, f.batch());

@@ -6,7 +6,7 @@
 
 #include "core/philox.hpp"
 #include "model/causal_lm.hpp"
-#include "model/frozen_weights.hpp"
+#include "model/inference_weights.hpp"
 #include "ops/ops.hpp"
 
 namespace llamesh::model {
@@ -63,7 +63,7 @@ struct Case {
 
   ModelConfig config;
   ParameterTable table;
-  FrozenWeights weights;
+  InferenceWeights weights;
   DType dtype;
   std::vector<std::int32_t> text;
   device::Buffer expected;

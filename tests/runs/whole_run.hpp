@@ -67,4 +67,26 @@ inline std::vector<float> stored_weights(const checkpoint::StoredModel& stored,
   return all;
 }
 
+/// Runs, and continues from step 5 on another mesh: the final weights must be near.
+inline void expect_continues_on(const comm::MeshOptions& mesh, const train::Inputs& in) {
+  run_to_the_end(in);
+  const auto config = in.model.resolved();
+  const auto table = parameter_table(config);
+  const auto weights_of = [&](const train::Inputs& run) {
+    const auto at = checkpoint::locate(checkpoint_of(run, "12"));
+    return stored_weights(*checkpoint::open_model(at, config, table), table);
+  };
+  const auto unbroken = weights_of(in);
+
+  auto other = in;
+  other.run.folder += "-other";
+  other.checkpoint.resume = checkpoint_of(in, "05");
+  other.mesh = mesh;
+  run_to_the_end(other);
+  const auto resumed = weights_of(other);
+  ASSERT_EQ(resumed.size(), unbroken.size());
+  for (std::size_t i = 0; i < resumed.size(); ++i)
+    ASSERT_NEAR(resumed[i], unbroken[i], 1e-4) << "element " << i;
+}
+
 }  // namespace llamesh::test

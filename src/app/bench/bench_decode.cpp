@@ -7,7 +7,7 @@
 #include "app/bench/bench_timing.hpp"
 #include "app/program.hpp"
 #include "model/decoder.hpp"
-#include "model/frozen_weights.hpp"
+#include "model/inference_weights.hpp"
 #include "model/parameters.hpp"
 #include "ops/cpu/vec.hpp"
 #include "ops/ops.hpp"
@@ -60,7 +60,7 @@ double measured_read_rate(const Tensor& data) {
 }
 
 /// Fills the weights with one repeated block of random values.
-void fill(const model::ParameterTable& table, const model::FrozenWeights& weights, DType dtype) {
+void fill(const model::ParameterTable& table, const model::InferenceWeights& weights, DType dtype) {
   auto& stream = device::compute_stream();
   const RandomMatrix piece(dtype, 1, 1 << 20, 0.02F);
   const Tensor values = Tensor(piece).reshape({1 << 20});
@@ -76,7 +76,7 @@ void fill(const model::ParameterTable& table, const model::FrozenWeights& weight
 
 void decode(const char* name, const model::ModelConfig& config, DType dtype) {
   const auto table = model::parameter_table(config);
-  model::FrozenWeights weights(table, dtype);
+  model::InferenceWeights weights(table, dtype);
   fill(table, weights, dtype);
   model::Decoder decoder(config, table, weights, positions, dtype);
   const std::vector<std::int32_t> prompt(prompt_tokens, 1);

@@ -9,10 +9,10 @@ namespace llamesh::model {
 
 /// All of a model's weights on this rank, in the compute dtype, for inference only. Parameters are
 /// stored in table order, so that matrices used together form one matrix for a GEMM.
-class FrozenWeights final : public Weights {
+class InferenceWeights final : public Weights {
  public:
   /// `table` is borrowed. Values are zero until filled in through values().
-  FrozenWeights(const ParameterTable& table, DType dtype) : table_(table), dtype_(dtype) {
+  InferenceWeights(const ParameterTable& table, DType dtype) : table_(table), dtype_(dtype) {
     std::int64_t at = 0;
     for (const auto& parameter : table.parameters) {
       offsets_.push_back(at);
