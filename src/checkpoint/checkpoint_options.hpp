@@ -12,6 +12,22 @@ enum class BaseWeights : std::uint8_t {
   include,    ///< in every checkpoint
 };
 
+/// Second copy of a memory checkpoint whose shards no other node holds.
+enum class PartnerCopy : std::uint8_t {
+  automatic,  ///< on the next node, sent during the following steps
+  off,        ///< none: a lost node's shards come from the newest checkpoint on disk
+};
+
+/// Options under `checkpoint.memory`: checkpoints in the nodes' memory, which outlive the processes
+/// but not their node.
+struct MemoryCheckpointOptions {
+  std::int64_t every_steps = 0;  ///< 0: none
+  PartnerCopy partner = PartnerCopy::automatic;
+  std::int64_t limit = 0;  ///< bytes per node; 0: as many as /dev/shm has
+
+  bool enabled() const { return every_steps > 0; }
+};
+
 /// Options under the inputs' `checkpoint:` key.
 struct CheckpointOptions {
   std::int64_t every_steps = 0;  ///< 0: only at the end of the run
@@ -23,6 +39,7 @@ struct CheckpointOptions {
       "auto";  ///< auto (the newest good one of the run folder), none, or a checkpoint's path
   BaseWeights base = BaseWeights::reference;
   bool async = false;  ///< write while training continues
+  MemoryCheckpointOptions memory = {};
   /// Early write-back: writing to disk starts while the file is still being filled
   /// (sync_file_range), so that a local disk is busy during the transfers.
   bool early_write_back = true;

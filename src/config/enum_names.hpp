@@ -77,6 +77,11 @@ inline EnumNames<checkpoint::ReadBy> names(checkpoint::ReadBy) {
   return {{{"each_rank", checkpoint::ReadBy::each_rank}, {"rank0", checkpoint::ReadBy::rank0}}};
 }
 
+inline EnumNames<checkpoint::PartnerCopy> names(checkpoint::PartnerCopy) {
+  using enum checkpoint::PartnerCopy;
+  return {{{"auto", automatic}, {"off", off}}};
+}
+
 inline EnumNames<checkpoint::BaseWeights> names(checkpoint::BaseWeights) {
   using enum checkpoint::BaseWeights;
   return {{{"reference", reference}, {"include", include}}};

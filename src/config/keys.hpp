@@ -204,6 +204,11 @@ void all_keys(Io& io, Inputs& in) {
     io.key("resume", in.checkpoint.resume);
     io.key("base", in.checkpoint.base);
     io.key("async", in.checkpoint.async);
+    io.section("memory", [&] {
+      io.key("every_steps", in.checkpoint.memory.every_steps, at_least(0));
+      io.key("partner", in.checkpoint.memory.partner);
+      io.bytes("limit", in.checkpoint.memory.limit);
+    });
     io.key("early_write_back", in.checkpoint.early_write_back);
     io.key("mpi_io_hints", in.checkpoint.mpi_io_hints);
   });
