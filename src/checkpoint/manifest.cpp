@@ -190,6 +190,14 @@ std::int64_t version_of(const Manifest& manifest) {
   return manifest.progress.base ? 3 : version_of(manifest.datasets);
 }
 
+std::string to_text(const TrainState& state) {
+  return to_json(state).dump();
+}
+
+TrainState parse_train_state(const std::string& text) {
+  return progress_from(parse_json(text, "a training state"));
+}
+
 std::string to_text(const Manifest& manifest) {
   json datasets = json::array();
   for (const auto& entry : manifest.datasets) datasets.push_back(to_json(entry));

@@ -87,6 +87,11 @@ std::int64_t version_of(const Manifest& manifest);
 /// Serializes to manifest.json: the first line is a checksum over everything after it.
 std::string to_text(const Manifest& manifest);
 
+/// Serializes to one line of JSON, as in manifest.json.
+std::string to_text(const TrainState& state);
+/// Parses it. Throws a user error, or one of the JSON library, if it is not from to_text().
+TrainState parse_train_state(const std::string& text);
+
 /// Parses manifest.json. Throws exit 74 if the text is damaged, and exit 78 if its format_version
 /// is newer than ours or memory is short. `name` is the file's name in errors. The result is
 /// consistent: integers are in range, segments tile their datasets, and datasets lie within the

@@ -13,6 +13,9 @@
 /// from. All functions are pure, so every rank decides the same.
 namespace llamesh::checkpoint {
 
+/// Images of the same shards that a node keeps: of the last two steps.
+inline constexpr int images_per_key = 2;
+
 /// Contents and size of a rank's shards. Ranks with equal keys hold the same elements in the same
 /// places, whatever their mesh.
 struct ImageKey {
@@ -40,7 +43,7 @@ struct KeptImage {
 std::vector<KeptImage> kept_images(const std::vector<ImageKey>& keys,
                                    const comm::Topology& topology, PartnerCopy partner);
 
-/// Returns the bytes that each node's images take in memory: two of each.
+/// Returns the bytes that each node's images take in memory.
 std::vector<std::int64_t> bytes_per_node(const std::vector<KeptImage>& kept, int nodes);
 
 /// An image found on a node by a start.
@@ -48,23 +51,35 @@ struct FoundImage {
   int node = 0;
   int slot = 0;
   ImageKey key;
-  std::uint64_t start = 0;     ///< identity of the start that made it
-  std::int64_t step = 0;       ///< optimizer steps done
-  std::int64_t disk_step = 0;  ///< newest checkpoint on disk at that time; -1: none
+  std::uint64_t start = 0;      ///< identity of the start that made it
+  std::int64_t step = 0;        ///< optimizer steps done
+  std::int64_t disk_step = -1;  ///< newest checkpoint on disk at that time; -1: none
+  std::int64_t text_bytes = 0;  ///< of its TrainState
   bool operator==(const FoundImage&) const = default;
 };
 
-/// Images of one step that together hold the state.
+/// Images of one start and step that together hold the state.
 struct ImageSet {
   std::uint64_t start = 0;
   std::int64_t step = 0;
-  std::int64_t disk_step = 0;      ///< the latest that any of them has noted
   std::vector<FoundImage> images;  ///< by rank; its own node's if that has one
 };
 
-/// Returns the newest complete set for ranks that hold `keys`; nothing if there is none.
+/// Returns the newest complete set for ranks that hold `keys`; nothing if there is none. Images
+/// that a node lacks come from the others in equal shares.
 std::optional<ImageSet> newest_set(std::span<const FoundImage> found,
                                    const std::vector<ImageKey>& keys,
                                    const comm::Topology& topology);
+
+/// An image that a node receives from another.
+struct ImageTransfer {
+  FoundImage image;
+  int from;  ///< rank on the image's node
+  int to;    ///< lowest rank on its node that needs the image
+
+  bool operator==(const ImageTransfer&) const = default;
+};
+/// Returns the transfers after which each node has the images of its ranks.
+std::vector<ImageTransfer> transfers_of(const ImageSet& set, const comm::Topology& topology);
 
 }  // namespace llamesh::checkpoint

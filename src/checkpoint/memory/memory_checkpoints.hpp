@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <exception>
 #include <filesystem>
-#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
@@ -19,46 +18,79 @@
 
 namespace llamesh::checkpoint {
 
-/// Returns the folder for a run's images on this rank's node:
-/// /dev/shm/llamesh-memory-<user>-<hash of the run folder's path>-<host>.<node of this host>.
-std::filesystem::path memory_folder(const std::filesystem::path& run_folder,
-                                    const comm::Topology& topology, int rank);
-
 /// A run's checkpoints in the memory of its nodes: images of the ranks' shards after the last two
 /// such steps, in /dev/shm. They outlive the processes, but not their node, so shards that only one
 /// node holds are copied to the next node behind the following steps (docs/reliability.md).
 /// All calls are collective over the world.
 class MemoryCheckpoints {
  public:
-  /// Borrows the world until the constructor returns. `run_folder` must be this job's (Store).
-  MemoryCheckpoints(const std::filesystem::path& run_folder,
-                    const MemoryCheckpointOptions& options, const comm::Topology& topology,
-                    const comm::Communicator& world);
+  /// Reads the run's identity from its folder, which must be this job's (Store), or writes it.
+  /// Borrows the world until the constructor returns.
+  MemoryCheckpoints(const std::filesystem::path& run_folder, const MemoryCheckpointOptions& options,
+                    const comm::Topology& topology, const comm::Communicator& world);
   ~MemoryCheckpoints();  ///< Waits for partner copies; images stay.
   MemoryCheckpoints(const MemoryCheckpoints&) = delete;
   MemoryCheckpoints& operator=(const MemoryCheckpoints&) = delete;
 
   /// Fills the state from the newest complete set of undamaged images that is newer than
   /// `disk_step`, the newest checkpoint on disk (-1: none). Nodes without their images receive them
-  /// from others. Returns nothing, with a line that says why if there were images, if no set can be
-  /// used. Rank 0 calls `accept` before any state is read. If the set refers to a base model,
+  /// from others. Returns nothing if no set can be used; if there were newer images, a line says
+  /// why. Rank 0 calls `accept` before any state is read. If the images refer to a base model,
   /// frozen weights are left as they are.
   std::optional<TrainState> resume(const State& state, std::int64_t disk_step,
                                    const Accept& accept = {});
 
-  /// Takes memory for the images of this state, and removes those of earlier starts that no later
-  /// start can use. Throws exit 78 if a node has too little.
+  /// Takes memory for the images of this state. From now on, images of earlier starts are gone,
+  /// apart from those that resume() has used. Throws a user error if a node has too little memory.
   void reserve(const State& state);
 
   /// Copies the state into this node's images, and begins to send partner copies. Waits for earlier
   /// partner copies first. `disk_step` is the newest committed checkpoint on disk; -1: none.
   void save(const State& state, const TrainState& progress, std::int64_t disk_step);
 
-  /// Waits for partner copies, and throws their error.
+  /// Waits for partner copies on all ranks, and throws their error.
   void wait();
 
-  /// Removes the run's images: it needs them no more.
+  /// Removes the run's images: it does not need them any more.
   void remove();
+
+ private:
+  /// An image that this rank keeps, for two steps.
+  struct OwnImages {
+    KeptImage kept;
+    std::vector<MemoryImage> slots;
+
+    MemoryImage& older();
+    MemoryImage& newer();
+  };
+
+  // memory_resume.cpp
+  std::vector<FoundImage> find_images() const;
+  std::vector<ImageKey> gather_keys(const State& state) const;
+  MemoryImage open_image(const ImageKey& key, const ImageSet& set) const;
+  MemoryImage open_slot_for(const FoundImage& image) const;
+  void receive(const ImageSet& set) const;
+  bool drop_damaged(const ImageSet& set, std::vector<FoundImage>& found) const;
+  TrainState load(const ImageSet& set, const State& state, const Accept& accept) const;
+
+  void take_memory(std::int64_t text_bytes);
+  void send_copies(std::int64_t text_bytes);
+
+  MemoryCheckpointOptions options_;
+  comm::Topology topology_;
+  comm::Communicator world_;
+  comm::Communicator copying_;    // the thread's
+  std::filesystem::path folder_;  // this node's
+  bool leads_node_;               // the lowest rank on its node
+  std::uint64_t run_ = 0;         // identities
+  std::uint64_t start_ = 0;
+  std::optional<ImageSet> resumed_;
+  ImageKey key_;                 // this rank's
+  std::vector<KeptImage> kept_;  // on all nodes
+  std::vector<OwnImages> own_;
+  std::int64_t text_room_ = 0;
+  std::thread thread_;
+  std::exception_ptr error_;
 };
 
 }  // namespace llamesh::checkpoint

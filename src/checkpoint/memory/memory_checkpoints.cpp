@@ -1,0 +1,163 @@
+#include "checkpoint/memory/memory_checkpoints.hpp"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <functional>
+#include <set>
+#include <utility>
+
+#include "checkpoint/memory/image_exchange.hpp"
+#include "checkpoint/memory/memory_folder.hpp"
+#include "comm/mesh/session.hpp"
+#include "comm/transports/backoff.hpp"
+#include "core/error.hpp"
+#include "core/hash.hpp"
+
+namespace llamesh::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Broadcasts rank 0's number.
+std::uint64_t broadcast_identity(const comm::Communicator& world,
+                                 const std::function<std::uint64_t()>& make) {
+  return from_hex(comm::on_rank_0(world, [&] { return to_hex(make()); }));
+}
+
+/// Removes the files in a node's folder that no longer have a kept image's name.
+void remove_others(const fs::path& folder, const std::vector<KeptImage>& kept, int node) {
+  std::set<std::string> names;
+  for (const auto& image : kept)
+    for (int slot = 0; image.node == node && slot < images_per_key; ++slot)
+      names.insert(image_name(image.key, slot));
+  std::error_code ignored;
+  std::vector<fs::path> others;
+  for (const auto& entry : fs::directory_iterator(folder, ignored))
+    if (!names.contains(entry.path().filename().string())) others.push_back(entry.path());
+  for (const auto& path : others) fs::remove_all(path, ignored);
+}
+
+}  // namespace
+
+MemoryImage& MemoryCheckpoints::OwnImages::older() {
+  return *std::ranges::min_element(slots, {}, &MemoryImage::step);
+}
+
+MemoryImage& MemoryCheckpoints::OwnImages::newer() {
+  return *std::ranges::max_element(slots, {}, &MemoryImage::step);
+}
+
+MemoryCheckpoints::MemoryCheckpoints(const fs::path& run_folder,
+                                     const MemoryCheckpointOptions& options,
+                                     const comm::Topology& topology,
+                                     const comm::Communicator& world)
+    : options_(options),
+      topology_(topology),
+      world_(world.duplicate()),
+      copying_(world.duplicate()) {
+  const auto rank = static_cast<std::size_t>(world_.rank());
+  leads_node_ = topology_.local_rank_of[rank] == 0;
+  const auto prefix = comm::on_rank_0(world_, [&] { return memory_folder_prefix(run_folder); });
+  folder_ = prefix + memory_node_name(topology_, topology_.node_of[rank]);
+  run_ = broadcast_identity(world_, [&] { return identity_of_run(run_folder / "checkpoints"); });
+  start_ = broadcast_identity(world_, random_identity);
+}
+
+MemoryCheckpoints::~MemoryCheckpoints() {
+  if (std::uncaught_exceptions() > 0) comm::stop_waiting();
+  if (thread_.joinable()) thread_.join();
+  if (error_ && std::uncaught_exceptions() == 0)
+    spdlog::warn("the latest memory checkpoint has no partner copy: an exchange failed");
+}
+
+void MemoryCheckpoints::reserve(const State& state) {
+  wait();
+  key_ = key_of(state);
+  kept_ = kept_images(gather_keys(state), topology_, options_.partner);
+  take_memory(image_text_bytes);
+}
+
+/// Opens the images that this rank keeps. Collective.
+void MemoryCheckpoints::take_memory(std::int64_t text_bytes) {
+  const int node = topology_.node_of[static_cast<std::size_t>(world_.rank())];
+  comm::agree(world_, [&] {
+    if (!leads_node_) return;
+    make_memory_folder(folder_);
+    remove_others(folder_, kept_, node);
+  });
+  own_.clear();
+  text_room_ = text_bytes;
+  comm::agree(world_, [&] {
+    for (const auto& kept : kept_) {
+      if (kept.rank != world_.rank()) continue;
+      auto& own = own_.emplace_back(OwnImages{kept, {}});
+      for (int slot = 0; slot < images_per_key; ++slot) {
+        auto& image = own.slots.emplace_back(folder_ / image_name(kept.key, slot), kept.key.bytes,
+                                             text_bytes);
+        const auto header = image.header();
+        const bool usable =
+            header && header->run == run_ &&
+            (header->start == start_ ||
+             (resumed_ && header->start == resumed_->start && header->step == resumed_->step));
+        if (!usable) image.invalidate();
+      }
+    }
+  });
+}
+
+void MemoryCheckpoints::save(const State& state, const TrainState& progress,
+                             std::int64_t disk_step) {
+  wait();
+  const auto text = to_text(progress);
+  if (std::ssize(text) > text_room_) take_memory(2 * std::ssize(text));
+  for (auto& own : own_)
+    if (!own.kept.is_partner_copy())
+      own.older().fill(state, text,
+                       {.run = run_,
+                        .start = start_,
+                        .step = progress.step,
+                        .disk_step = disk_step,
+                        .key = key_});
+  if (std::ranges::none_of(kept_, &KeptImage::is_partner_copy)) return;
+  thread_ = std::thread([this, text_bytes = std::ssize(text)] {
+    try {
+      send_copies(text_bytes);
+    } catch (...) {
+      error_ = std::current_exception();
+    }
+  });
+}
+
+/// Sends this rank's newest images to partners, and receives theirs. Every rank calls it, in the
+/// thread.
+void MemoryCheckpoints::send_copies(std::int64_t text_bytes) {
+  ImageExchange exchange;
+  for (const auto& kept : kept_) {
+    if (!kept.is_partner_copy()) continue;
+    for (auto& own : own_) {
+      if (own.kept == kept) exchange.receive(own.older(), text_bytes, kept.from);
+      if (own.kept.key == kept.key && kept.from == world_.rank())
+        exchange.send(own.newer(), kept.rank);
+    }
+  }
+  exchange.run(copying_, "partner copies of a memory checkpoint");
+}
+
+void MemoryCheckpoints::wait() {
+  if (std::ranges::none_of(kept_, &KeptImage::is_partner_copy)) return;
+  if (thread_.joinable()) thread_.join();
+  comm::agree(world_, [&] {
+    if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+  });
+}
+
+void MemoryCheckpoints::remove() {
+  wait();
+  own_.clear();
+  world_.barrier("memory checkpoints are not needed any more");
+  std::error_code ignored;
+  if (leads_node_) fs::remove_all(folder_, ignored);
+}
+
+}  // namespace llamesh::checkpoint

@@ -1,0 +1,95 @@
+#include "checkpoint/memory/memory_folder.hpp"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <random>
+
+#include "checkpoint/format.hpp"
+#include "checkpoint/memory/memory_image.hpp"
+#include "core/error.hpp"
+#include "core/file.hpp"
+#include "core/hash.hpp"
+#include "core/philox.hpp"
+
+namespace llamesh::checkpoint {
+
+namespace fs = std::filesystem;
+
+std::string memory_folder_prefix(const fs::path& run_folder) {
+  std::error_code ignored;
+  return fmt::format("/dev/shm/llamesh-memory-{}-{}-", ::geteuid(),
+                     to_hex(name_hash(fs::weakly_canonical(run_folder, ignored).string())));
+}
+
+std::string memory_node_name(const comm::Topology& topology, int node) {
+  const auto host_of = [&](int of) {
+    const auto rank = std::ranges::find(topology.node_of, of) - topology.node_of.begin();
+    return topology.host_of[static_cast<std::size_t>(rank)];
+  };
+  auto host = host_of(node);
+  int place = 0;
+  for (int earlier = 0; earlier < node; ++earlier) place += host_of(earlier) == host ? 1 : 0;
+  std::ranges::replace(host, '/', '_');
+  return fmt::format("{}.{}", host, place);
+}
+
+void make_memory_folder(const fs::path& folder) {
+  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
+    fail(ExitCode::bad_input, "cannot make the folder {} for memory checkpoints: {}",
+         folder.string(), std::strerror(errno));
+  struct stat status {};
+  validate(::lstat(folder.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
+               status.st_uid == ::geteuid() && (status.st_mode & 0777U) == 0700U,
+           "{} is not a folder that only this user can enter, as memory checkpoints need it; "
+           "remove it",
+           folder.string());
+}
+
+std::string image_name(const ImageKey& key, int slot) {
+  return fmt::format("{}.{}", to_hex(key.hash), slot);
+}
+
+std::vector<FoundImage> images_in(const fs::path& folder, std::uint64_t run, int node) {
+  std::vector<FoundImage> found;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    const auto header = MemoryImage::read_header(at->path());
+    if (!header || header->run != run) continue;
+    for (int slot = 0; slot < images_per_key; ++slot)
+      if (at->path().filename() == image_name(header->key, slot))
+        found.push_back({.node = node,
+                         .slot = slot,
+                         .key = header->key,
+                         .start = header->start,
+                         .step = header->step,
+                         .disk_step = header->disk_step,
+                         .text_bytes = header->text_bytes});
+  }
+  return found;
+}
+
+std::uint64_t random_identity() {
+  std::random_device device;
+  const std::uint64_t high = device();
+  return (high << 32U) | device() | 1U;
+}
+
+std::uint64_t identity_of_run(const fs::path& checkpoints) {
+  const auto file = checkpoints / run_identity_name;
+  std::error_code ignored;
+  if (fs::exists(file, ignored)) {
+    try {
+      return from_hex(read_file(file, 16));
+    } catch (const Error&) {  // damaged: like a new run
+    }
+  }
+  const auto identity = random_identity();
+  write_durably(file, to_hex(identity));
+  return identity;
+}
+
+}  // namespace llamesh::checkpoint

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "checkpoint/memory/image_plan.hpp"
+#include "comm/mesh/topology.hpp"
+
+/// Folders with a run's memory checkpoints, one per node, in /dev/shm.
+namespace llamesh::checkpoint {
+
+/// Returns the path, up to the node, of a run's folders on every node:
+/// /dev/shm/llamesh-memory-<user>-<hash of the run folder's path>-
+std::string memory_folder_prefix(const std::filesystem::path& run_folder);
+/// Returns a node's name in its folder's name: <host>.<node on this host>, since
+/// mesh.ranks_per_node divides hosts.
+std::string memory_node_name(const comm::Topology& topology, int node);
+
+/// Creates a folder that only this user can enter. Throws a user error if something else has its
+/// name.
+void make_memory_folder(const std::filesystem::path& folder);
+
+/// Returns an image's file name.
+std::string image_name(const ImageKey& key, int slot);
+/// Lists a run's valid images in a node's folder. Skips everything else.
+std::vector<FoundImage> images_in(const std::filesystem::path& folder, std::uint64_t run, int node);
+
+/// Returns a random number that is not 0.
+std::uint64_t random_identity();
+/// Reads the run's identity from its folder of checkpoints, or writes a new one there. A run folder
+/// that was removed and created again has another one, so images of the earlier run do not fit.
+std::uint64_t identity_of_run(const std::filesystem::path& checkpoints);
+
+}  // namespace llamesh::checkpoint

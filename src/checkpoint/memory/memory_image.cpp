@@ -1,0 +1,242 @@
+#include "checkpoint/memory/memory_image.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+#include <exception>
+#include <type_traits>
+#include <utility>
+
+#include "core/error.hpp"
+#include "core/file.hpp"
+#include "core/hash.hpp"
+#include "device/device.hpp"
+
+namespace llamesh::checkpoint {
+namespace {
+
+constexpr std::int64_t header_bytes = 4096;
+constexpr std::int64_t image_segment_bytes = std::int64_t{4} << 20U;  // hashed together
+constexpr std::int64_t max_image_bytes = std::int64_t{1} << 50U;
+
+static_assert(std::has_unique_object_representations_v<ImageHeader>);
+
+std::int64_t num_segments(std::int64_t shard_bytes) {
+  return (shard_bytes + image_segment_bytes - 1) / image_segment_bytes;
+}
+
+/// Calls visit(offset, part, memory) for all shards, one after the other, in parts that lie within
+/// a segment of the image.
+template <class Visit>
+void for_each_shard_part(const State& state, Visit visit) {
+  std::int64_t at = 0;
+  for (const auto& group : state.groups)
+    for (const auto& shard : group.shards) {
+      if (!shard) continue;
+      const auto element = size_of(shard.dtype());
+      for (std::int64_t first = 0; first < shard.numel();) {
+        const auto offset = at + first * element;
+        const auto left = (image_segment_bytes - offset % image_segment_bytes) / element;
+        const auto count = std::min(left, shard.numel() - first);
+        visit(offset, shard.slice(first, count), group.memory);
+        first += count;
+      }
+      at += shard_bytes_in_image(shard);
+    }
+}
+
+/// Copies shards on a GPU through pinned host memory.
+class ShardDownload {
+ public:
+  void operator()(std::byte* to, const Tensor& part, device::MemoryKind memory) {
+    const auto bytes = static_cast<std::size_t>(part.bytes());
+    if (device::host_accessible(memory)) {
+      std::memcpy(to, part.data(), bytes);
+      return;
+    }
+    if (!pinned_) pinned_ = device::Buffer::on_host(image_segment_bytes);
+    device::download(device::stream_of(memory), pinned_.data(), part);
+    std::memcpy(to, pinned_.data(), bytes);
+  }
+
+ private:
+  device::Buffer pinned_;
+};
+
+/// Takes memory for a file, so that no later write can fail.
+void take_memory(const Descriptor& file, std::int64_t bytes) {
+  int error = EINTR;
+  while (error == EINTR) error = ::posix_fallocate(file.get(), 0, bytes);
+  validate(error == 0,
+           "no room for a memory checkpoint of {} bytes in {}: {}; enlarge /dev/shm (mount -o "
+           "remount,size=...), use more nodes, or set checkpoint.memory.every_steps=0",
+           bytes, file.path().parent_path().string(), std::strerror(error));
+}
+
+}  // namespace
+
+std::uint64_t ImageHeader::expected_hash() const {
+  return hash_of(this, offsetof(ImageHeader, hash));
+}
+
+std::int64_t shard_bytes_in_image(const Tensor& shard) {
+  constexpr std::int64_t line = 64;
+  return (shard.bytes() + line - 1) / line * line;
+}
+
+std::int64_t image_bytes(std::int64_t shard_bytes, std::int64_t text_bytes) {
+  return header_bytes + shard_bytes + 8 * num_segments(shard_bytes) + text_bytes;
+}
+
+MemoryImage::MemoryImage(std::filesystem::path path, std::int64_t shard_bytes,
+                         std::int64_t text_bytes)
+    : path_(std::move(path)), shard_bytes_(shard_bytes) {
+  const auto file = Descriptor::to_write(path_, O_RDWR | O_CREAT);
+  const auto bytes = image_bytes(shard_bytes, text_bytes);
+  if (::fchmod(file.get(), 0600) != 0)
+    fail(ExitCode::io_failure, "cannot set the mode of {}: {}", path_.string(),
+         std::strerror(errno));
+  take_memory(file, bytes);
+  void* at = ::mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE,
+                    MAP_SHARED | MAP_POPULATE, file.get(), 0);
+  validate(at != MAP_FAILED, "cannot map {} bytes of {}: {}", bytes, path_.string(),
+           std::strerror(errno));
+  bytes_ = {static_cast<std::byte*>(at), static_cast<std::size_t>(bytes)};
+}
+
+MemoryImage::~MemoryImage() {
+  if (!bytes_.empty() && std::uncaught_exceptions() == 0) ::munmap(bytes_.data(), bytes_.size());
+}
+
+MemoryImage::MemoryImage(MemoryImage&& other) noexcept
+    : path_(std::move(other.path_)),
+      shard_bytes_(other.shard_bytes_),
+      bytes_(std::exchange(other.bytes_, {})) {}
+
+std::optional<ImageHeader> MemoryImage::read_header(const std::filesystem::path& path) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode) ||
+      status.st_uid != ::geteuid())
+    return {};
+  ImageHeader header;
+  const auto file = Descriptor::to_read(path);
+  if (file.read_some(0, &header, sizeof(header)) != sizeof(header)) return {};
+  if (header.layout != ImageHeader::known_layout || header.hash != header.expected_hash() ||
+      header.key.bytes < 0 || header.key.bytes > max_image_bytes || header.text_bytes < 0 ||
+      header.text_bytes > max_image_bytes || header.step < 0 ||
+      file.bytes() < image_bytes(header.key.bytes, header.text_bytes))
+    return {};
+  return header;
+}
+
+std::optional<ImageHeader> MemoryImage::header() const {
+  ImageHeader header;
+  std::memcpy(&header, bytes_.data(), sizeof(header));
+  const bool valid = header.layout == ImageHeader::known_layout &&
+                     header.hash == header.expected_hash() && header.key.bytes == shard_bytes_ &&
+                     header.text_bytes >= 0 && header.text_bytes <= max_image_bytes &&
+                     std::ssize(bytes_) >= image_bytes(shard_bytes_, header.text_bytes);
+  return valid ? std::optional(header) : std::nullopt;
+}
+
+std::int64_t MemoryImage::step() const {
+  const auto valid = header();
+  return valid ? valid->step : -1;
+}
+
+/// The fences keep the compiler from moving writes across: a killed process has done a prefix of
+/// them.
+void MemoryImage::invalidate() {
+  std::memset(bytes_.data(), 0, sizeof(ImageHeader));
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+}
+
+void MemoryImage::write_header(const ImageHeader& header) {
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  std::memcpy(bytes_.data(), &header, sizeof(header));
+}
+
+std::byte* MemoryImage::shards() const {
+  return bytes_.data() + header_bytes;
+}
+
+std::span<std::uint64_t> MemoryImage::segment_hashes() const {
+  return {reinterpret_cast<std::uint64_t*>(shards() + shard_bytes_),
+          static_cast<std::size_t>(num_segments(shard_bytes_))};
+}
+
+std::span<const std::byte> MemoryImage::segment(std::size_t index) const {
+  const std::span all(shards(), static_cast<std::size_t>(shard_bytes_));
+  const auto begin = index * static_cast<std::size_t>(image_segment_bytes);
+  return all.subspan(begin, std::min<std::size_t>(image_segment_bytes, all.size() - begin));
+}
+
+std::span<std::byte> MemoryImage::body(std::int64_t text_bytes) const {
+  return bytes_.subspan(
+      header_bytes, static_cast<std::size_t>(image_bytes(shard_bytes_, text_bytes) - header_bytes));
+}
+
+/// Hashes the hashes of the segments and the text, which follows them.
+std::uint64_t MemoryImage::contents_hash(std::int64_t text_bytes) const {
+  const auto hashes = segment_hashes();
+  return hash_of(hashes.data(), hashes.size_bytes() + static_cast<std::size_t>(text_bytes));
+}
+
+void MemoryImage::fill(const State& state, const std::string& text, ImageHeader header) {
+  expects(header.key.bytes == shard_bytes_ &&
+              image_bytes(shard_bytes_, std::ssize(text)) <= std::ssize(bytes_),
+          "{} has no room for {} bytes and a text of {}", path_.string(), header.key.bytes,
+          text.size());
+  invalidate();
+  const auto hashes = segment_hashes();
+  std::size_t hashed = 0;
+  const auto hash_below = [&](std::int64_t end) {  // while the segment is in the cache
+    for (; static_cast<std::int64_t>(hashed + 1) * image_segment_bytes <= end; ++hashed)
+      hashes[hashed] = hash_of(segment(hashed).data(), segment(hashed).size());
+  };
+  for (const auto& group : state.groups) device::stream_of(group.memory).record().wait();
+  ShardDownload download;
+  for_each_shard_part(state, [&](std::int64_t at, const Tensor& part, device::MemoryKind memory) {
+    hash_below(at);
+    download(shards() + at, part, memory);
+  });
+  for (; hashed < hashes.size(); ++hashed)
+    hashes[hashed] = hash_of(segment(hashed).data(), segment(hashed).size());
+  std::memcpy(hashes.data() + hashes.size(), text.data(), text.size());
+  header.text_bytes = std::ssize(text);
+  header.contents_hash = contents_hash(header.text_bytes);
+  header.hash = header.expected_hash();
+  write_header(header);
+}
+
+bool MemoryImage::is_intact() const {
+  const auto valid = header();
+  if (!valid || contents_hash(valid->text_bytes) != valid->contents_hash) return false;
+  const auto hashes = segment_hashes();
+  for (std::size_t i = 0; i < hashes.size(); ++i)
+    if (hash_of(segment(i).data(), segment(i).size()) != hashes[i]) return false;
+  return true;
+}
+
+std::string MemoryImage::text() const {
+  const auto valid = header();
+  expects(valid.has_value(), "{} is no image", path_.string());
+  const auto hashes = segment_hashes();
+  return {reinterpret_cast<const char*>(hashes.data() + hashes.size()),
+          static_cast<std::size_t>(valid->text_bytes)};
+}
+
+void MemoryImage::load(const State& state) const {
+  for_each_shard_part(state, [&](std::int64_t at, const Tensor& part, device::MemoryKind memory) {
+    device::upload(device::stream_of(memory), part, shards() + at);
+  });
+}
+
+}  // namespace llamesh::checkpoint

@@ -1,0 +1,185 @@
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <type_traits>
+
+#include "checkpoint/memory/image_exchange.hpp"
+#include "checkpoint/memory/memory_checkpoints.hpp"
+#include "checkpoint/memory/memory_folder.hpp"
+#include "comm/transports/exchange.hpp"
+#include "core/error.hpp"
+
+// Resuming from memory.
+
+namespace llamesh::checkpoint {
+namespace {
+
+/// A state that images may hold, all or without frozen weights, and the ranks' keys for it.
+struct Candidate {
+  State state;
+  std::vector<ImageKey> keys;
+};
+
+/// The newest set, and the state that it holds.
+struct Choice {
+  const State& state;
+  ImageSet set;
+};
+
+std::optional<Choice> newest_of(const std::vector<Candidate>& candidates,
+                                std::span<const FoundImage> found, const comm::Topology& topology) {
+  std::optional<Choice> newest;
+  for (const auto& candidate : candidates) {
+    auto set = newest_set(found, candidate.keys, topology);
+    if (set && (!newest || set->step > newest->set.step))
+      newest.emplace(Choice{candidate.state, std::move(*set)});
+  }
+  return newest;
+}
+
+}  // namespace
+
+/// Gathers the images on all nodes.
+std::vector<FoundImage> MemoryCheckpoints::find_images() const {
+  static_assert(std::is_trivially_copyable_v<FoundImage>);
+  std::vector<FoundImage> mine;
+  comm::agree(world_, [&] {
+    if (leads_node_)
+      mine = images_in(folder_, run_, topology_.node_of[static_cast<std::size_t>(world_.rank())]);
+  });
+  std::vector<FoundImage> all;
+  for (const auto& bytes : world_.all_gather(std::string_view(
+           reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(FoundImage)))) {
+    const auto before = all.size();
+    all.resize(before + bytes.size() / sizeof(FoundImage));
+    if (!bytes.empty()) std::memcpy(all.data() + before, bytes.data(), bytes.size());
+  }
+  return all;
+}
+
+std::optional<TrainState> MemoryCheckpoints::resume(const State& state, std::int64_t disk_step,
+                                                    const Accept& accept) {
+  auto found = find_images();
+  const auto noted = std::ranges::max_element(found, {}, &FoundImage::disk_step);
+  if (noted != found.end() && noted->disk_step > disk_step) {
+    spdlog::warn(
+        "memory checkpoints are not used: they are of a run that had saved step {} on disk, where "
+        "the newest is step {} now",
+        noted->disk_step, std::max<std::int64_t>(disk_step, 0));
+    return {};
+  }
+  std::erase_if(found, [&](const FoundImage& image) { return image.step <= disk_step; });
+  if (found.empty()) return {};
+  std::vector<Candidate> candidates{{state, gather_keys(state)}};
+  if (const auto trained = state.trained(); key_of(trained) != key_of(state))
+    candidates.push_back({trained, gather_keys(trained)});
+  while (const auto choice = newest_of(candidates, found, topology_)) {
+    receive(choice->set);
+    if (drop_damaged(choice->set, found)) continue;
+    resumed_ = choice->set;
+    return load(choice->set, choice->state, accept);
+  }
+  spdlog::warn(
+      "memory checkpoints are not used: at no step after the newest one on disk do all ranks find "
+      "their shards (they were lost with a node, or belong to another mesh)");
+  return {};
+}
+
+std::vector<ImageKey> MemoryCheckpoints::gather_keys(const State& state) const {
+  return comm::all_gather(world_, key_of(state), "the keys of memory checkpoints");
+}
+
+/// Returns this node's image in a set.
+MemoryImage MemoryCheckpoints::open_image(const ImageKey& key, const ImageSet& set) const {
+  for (int slot = 0; slot < images_per_key; ++slot) {
+    const auto path = folder_ / image_name(key, slot);
+    const auto header = MemoryImage::read_header(path);
+    if (header && header->run == run_ && header->key == key && header->start == set.start &&
+        header->step == set.step)
+      return {path, key.bytes, header->text_bytes};
+  }
+  fail(ExitCode::io_failure, "the memory checkpoint of step {} in {} has disappeared", set.step,
+       folder_.string());
+}
+
+/// Opens the slot for a received image: one without an image, or else of a step that cannot be
+/// used, or else the older one.
+MemoryImage MemoryCheckpoints::open_slot_for(const FoundImage& image) const {
+  make_memory_folder(folder_);
+  const auto rank_of = [&](int slot) -> std::int64_t {
+    const auto header = MemoryImage::read_header(folder_ / image_name(image.key, slot));
+    if (!header) return -2;
+    return header->step > image.step ? -1 : header->step;
+  };
+  const int slot = rank_of(0) <= rank_of(1) ? 0 : 1;
+  return {folder_ / image_name(image.key, slot), image.key.bytes, image.text_bytes};
+}
+
+/// Brings the set's images to all nodes that need them.
+void MemoryCheckpoints::receive(const ImageSet& set) const {
+  const auto transfers = transfers_of(set, topology_);
+  if (transfers.empty()) return;
+  std::deque<MemoryImage> images;
+  ImageExchange exchange;
+  comm::agree(world_, [&] {
+    for (const auto& [image, from, to] : transfers) {
+      if (world_.rank() == to)
+        exchange.receive(images.emplace_back(open_slot_for(image)), image.text_bytes, from);
+      else if (world_.rank() == from)
+        exchange.send(images.emplace_back(open_image(image.key, set)), to);
+    }
+  });
+  exchange.run(world_, "memory checkpoints");
+  std::int64_t bytes = 0;
+  for (const auto& transfer : transfers) bytes += transfer.image.key.bytes;
+  spdlog::info("memory checkpoints of step {}: {} of them ({:.2f} GiB) came from other nodes",
+               set.step, transfers.size(), static_cast<double>(bytes) / (1 << 30));
+}
+
+/// Verifies the set's images on each node. Removes damaged ones, and those they were received from,
+/// from `found`; returns true if there are any.
+bool MemoryCheckpoints::drop_damaged(const ImageSet& set, std::vector<FoundImage>& found) const {
+  const auto rank = static_cast<std::size_t>(world_.rank());
+  const auto& mine = set.images[rank];
+  bool first = true;  // on its node, among the ranks with this image
+  for (std::size_t r = 0; r < rank; ++r)
+    first =
+        first && (topology_.node_of[r] != topology_.node_of[rank] || set.images[r].key != mine.key);
+  const auto damaged = comm::agree_and_gather(
+      world_,
+      [&] {
+        if (!first) return std::int64_t{0};
+        auto image = open_image(mine.key, set);
+        if (image.is_intact()) return std::int64_t{0};
+        image.invalidate();
+        return std::int64_t{1};
+      },
+      "whether memory checkpoints are intact");
+  for (std::size_t r = 0; r < damaged.size(); ++r) {
+    if (damaged[r] == 0) continue;
+    spdlog::warn(
+        "the memory checkpoint of step {} from node {} with the shards of rank {} is "
+        "damaged: it is not used",
+        set.step, memory_node_name(topology_, set.images[r].node), r);
+    std::erase(found, set.images[r]);
+  }
+  return std::ranges::count(damaged, 0) < std::ssize(damaged);
+}
+
+TrainState MemoryCheckpoints::load(const ImageSet& set, const State& state,
+                                   const Accept& accept) const {
+  TrainState progress;
+  comm::agree(world_, [&] {
+    const auto& mine = set.images[static_cast<std::size_t>(world_.rank())];
+    const auto image = open_image(mine.key, set);
+    progress = parse_train_state(image.text());
+    if (accept && world_.rank() == 0) accept(progress);
+    image.load(state);
+  });
+  if (world_.rank() == 0) spdlog::info("resuming from memory, after step {}", set.step);
+  return progress;
+}
+
+}  // namespace llamesh::checkpoint
