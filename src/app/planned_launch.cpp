@@ -16,7 +16,12 @@ bool PlannedLaunch::fits() const {
   const auto peak = static_cast<double>(step.peak);
   const auto on_host = static_cast<double>(step.on_host);
   const double of_device = hardware.kind == device::Kind::cpu ? peak : 0;  // the same memory
-  return peak <= limit() && of_device + on_host <= hardware.host_memory_bytes;
+  const auto& hosts = setup.topology.host_of;
+  const auto ranks = std::ranges::count(hosts, hosts[static_cast<std::size_t>(step.rank)]);
+  const auto images = static_cast<double>(step.memory_checkpoints) / static_cast<double>(ranks);
+  const auto allowed = setup.inputs.checkpoint.memory.limit;
+  return peak <= limit() && of_device + on_host + images <= hardware.host_memory_bytes &&
+         (allowed == 0 || step.memory_checkpoints <= allowed);
 }
 
 double PlannedLaunch::limit() const {

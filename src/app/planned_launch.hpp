@@ -16,7 +16,8 @@ struct PlannedLaunch {
   device::Hardware hardware;  ///< of one rank
   plan::StepPlan step;
 
-  /// Returns true if the step fits into limit(), and offloaded state into host memory.
+  /// Returns true if the step fits into limit(), and offloaded state and memory checkpoints into
+  /// host memory.
   bool fits() const;
   /// Returns memory.device_limit, or what a step may take of the hardware's memory.
   double limit() const;

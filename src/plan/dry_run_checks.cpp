@@ -125,14 +125,6 @@ void check_owned_once(const sharding::ShardLayout& layout) {
 
 namespace {
 
-/// The axes along which ranks hold the same of every parameter.
-comm::AxisSet replicated_by_all(const sharding::ShardLayout& layout) {
-  auto axes = layout.dims().all();
-  for (std::size_t p = 0; p < layout.table().parameters.size(); ++p)
-    axes &= layout.placement(static_cast<model::ParameterId>(p)).replicated(layout.dims());
-  return axes;
-}
-
 /// Parts of a checkpoint's datasets that ranks write.
 class Written {
  public:
@@ -193,7 +185,7 @@ class Written {
 CheckpointWrites check_written_once(const sharding::ShardLayout& layout,
                                     const std::vector<checkpoint::GroupContents>& groups) {
   const auto& dims = layout.dims();
-  const auto replicated = replicated_by_all(layout);
+  const auto replicated = layout.replicated_axes();
   Written written(layout, groups);
   ProgressLog progress("dry run: ranks whose part of a checkpoint is checked", dims.ranks());
   for (int holder = 0; holder < dims.ranks(); ++holder) {

@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "checkpoint/memory/image_plan.hpp"
 #include "checkpoint/state.hpp"
 #include "comm/mesh/device_mesh.hpp"
 #include "device/buffer.hpp"
@@ -16,6 +17,7 @@
 #include "device/simulated/simulation.hpp"
 #include "ops/gemm_rate.hpp"
 #include "ops/ops.hpp"
+#include "plan/memory_checkpoint_room.hpp"
 #include "train/step/engine.hpp"
 #include "train/step/flops.hpp"
 
@@ -46,14 +48,18 @@ class SimulatedRank {
 
   std::int64_t checkpoint_bytes() const {
     std::int64_t numel = 0;
-    const auto all = checkpoint::state_of(engine_.state);
-    const auto saved = train::refers_to_base(in_) ? all.trained() : all;
-    for (const auto& dataset : checkpoint::datasets_of(saved))
+    for (const auto& dataset : checkpoint::datasets_of(saved()))
       numel += llamesh::numel(dataset.shape);
     return numel * size_of(DType::f32);
   }
+  /// Returns the bytes of this rank's shards in a memory checkpoint.
+  std::int64_t image_bytes() const { return checkpoint::key_of(saved()).bytes; }
 
  private:
+  checkpoint::State saved() const {
+    const auto all = checkpoint::state_of(engine_.state);
+    return train::refers_to_base(in_) ? all.trained() : all;
+  }
   /// Returns a (B, T) int32 tensor on the device. A step's token ids are all copied at once
   /// (device::Staging). CPU kernels read the host's, which are not counted.
   Tensor token_ids() {
@@ -166,6 +172,17 @@ void record_speed(const train::Setup& setup, const device::Hardware& hardware, S
              (hardware.peak(in.precision.parameters) * setup.mesh.ranks());
 }
 
+void record_memory_checkpoints(const train::Setup& setup, const SimulatedRank& simulated,
+                               StepPlan& plan) {
+  const auto& options = setup.inputs.checkpoint.memory;
+  if (!options.enabled()) return;
+  const auto bytes = [&](checkpoint::PartnerCopy partner) {
+    return memory_checkpoint_bytes(setup, plan.rank, simulated.image_bytes(), partner);
+  };
+  plan.memory_checkpoints = bytes(options.partner);
+  plan.partner_copies = plan.memory_checkpoints - bytes(checkpoint::PartnerCopy::off);
+}
+
 /// Simulates the steps; leaves out the rates, which record_speed() adds.
 StepPlan simulate(device::Simulation& simulation, const train::Setup& setup, int rank,
                   std::int64_t micro_batches, comm::CollectiveLog& log) {
@@ -178,6 +195,7 @@ StepPlan simulate(device::Simulation& simulation, const train::Setup& setup, int
   StepPlan plan;
   plan.rank = rank;
   plan.checkpoint_bytes = simulated.checkpoint_bytes();
+  record_memory_checkpoints(setup, simulated, plan);
   for (int step = 1; step <= 2; ++step) {  // pools grow in the first one
     const double start = simulation.now();
     const double exposed = simulation.exposed_seconds();
@@ -316,6 +334,8 @@ void check_memory(const comm::Communicator& world, const train::Setup& setup) {
              "a rank keeps {} bytes in host memory (sharding.offload) beside {} of its device, but "
              "its part of the host's memory is {}; use fewer ranks a node or more nodes",
              planned.on_host, of_device, of_host);
+    if (setup.inputs.checkpoint.memory.enabled())
+      check_memory_checkpoints(planned, memory_checkpoint_room(setup, planned, world.rank()));
     device::check_address_space(of_device + planned.on_host +
                                 device::library_address_space(threads));
   });

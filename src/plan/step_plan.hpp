@@ -71,7 +71,8 @@ std::int64_t device_limit(const train::Setup& setup, int rank);
 std::int64_t host_limit(const train::Setup& setup, int rank);
 
 /// Throws a user error with the numbers if a step on any rank would exceed device_limit() or
-/// host_limit(), or if the rank may not map that much plus the libraries (ulimit -v). Collective.
+/// host_limit(), if memory checkpoints do not fit (memory_checkpoint_room.hpp), or if the rank may
+/// not map that much plus the libraries (ulimit -v). Collective.
 void check_memory(const comm::Communicator& world, const train::Setup& setup);
 
 /// Classes of ranks whose step calls the same collectives and takes the same memory (on a CPU, up

@@ -73,6 +73,12 @@ std::int64_t ShardLayout::trained_shard_numel() const {
   return sum;
 }
 
+comm::AxisSet ShardLayout::replicated_axes() const {
+  auto axes = dims_.all();
+  for (const auto& placement : placements_) axes &= placement.replicated(dims_);
+  return axes;
+}
+
 std::vector<Box> ShardLayout::parts(ParameterId id) const {
   std::vector<Box> boxes;
   for (int i = 0; i < sharding::parts(placement(id), dims_); ++i)

@@ -69,6 +69,8 @@ class ShardLayout {
   std::int64_t shard_numel() const;
   /// Returns shard_numel() without the frozen units.
   std::int64_t trained_shard_numel() const;
+  /// Returns the axes along which ranks hold copies of every parameter.
+  comm::AxisSet replicated_axes() const;
 
   Place place(ParameterId id) const { return places_[model::index(id)]; }
   /// Returns the table with the shapes of each rank's parts.

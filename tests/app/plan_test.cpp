@@ -128,6 +128,32 @@ TEST(Plan, ShowsActiveParametersOfExperts) {
   EXPECT_EQ(dense.at("active_parameters"), dense.at("parameters"));
 }
 
+TEST(Plan, CountsMemoryCheckpointsInTheHostsMemory) {
+  auto arguments = cluster("llama3-8b-1x8", 16);
+  EXPECT_EQ(printed(arguments).json.at("memory_checkpoint_bytes"), 0);
+  arguments.overrides = {"checkpoint.memory.every_steps=10", "sharding.strategy=full_shard"};
+  auto [code, json] = printed(arguments);
+  EXPECT_EQ(code, 0);
+  const std::int64_t bytes = json.at("memory_checkpoint_bytes");
+  // Two steps, each node's half of the weights and two moments and the other's, in fp32.
+  const auto expected = 2 * 12 * json.at("parameters").get<std::int64_t>();
+  EXPECT_GE(bytes, expected);
+  EXPECT_LT(bytes, expected + expected / 100);
+  const auto given = arguments.overrides;
+  arguments.overrides.emplace_back("checkpoint.memory.partner=off");
+  EXPECT_EQ(printed(arguments).json.at("memory_checkpoint_bytes"), bytes / 2);
+  arguments.overrides = given;
+  arguments.overrides.push_back(fmt::format("checkpoint.memory.limit={}", bytes - 1));
+  EXPECT_EQ(printed(arguments).json.at("fits"), false);
+  arguments.overrides.back() = fmt::format("checkpoint.memory.limit={}", bytes);
+  EXPECT_EQ(printed(arguments).json.at("fits"), true);
+  arguments.output = Output::text;
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(plan(arguments), 0);
+  const auto text = testing::internal::GetCapturedStdout();
+  EXPECT_NE(text.find("memory checkpoints"), std::string::npos) << text;
+}
+
 TEST(Plan, ImbalanceNeedsAnExpertAxis) {
   auto arguments = cluster("llama3-8b-1x8", 8);
   arguments.imbalance = 2;

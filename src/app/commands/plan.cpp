@@ -35,6 +35,7 @@ void print_as_json(const PlanArguments& asked, const PlannedLaunch& planned) {
        {"peak_bytes", step.peak},
        {"host_bytes", step.on_host},
        {"host_link_bytes", step.over_host_link},
+       {"memory_checkpoint_bytes", step.memory_checkpoints},
        {"alive_at_peak", by_use(step.at_peak)},
        {"keep_bf16_weights", planned.keeps_bf16_weights()},
        {"traffic", step.traffic},
@@ -71,6 +72,10 @@ void print_memory(const PlannedLaunch& planned) {
   if (offloads(planned.setup.inputs))
     fmt::print("  {:<24}{:>12}  of {}\n", "host", bytes_text(step.on_host),
                bytes_text(planned.hardware.host_memory_bytes));
+  if (step.memory_checkpoints > 0)
+    fmt::print("  {:<24}{:>12}  in its node's /dev/shm, {} of it for partner copies\n",
+               "memory checkpoints", bytes_text(step.memory_checkpoints),
+               bytes_text(step.partner_copies));
 }
 
 void print_as_table(const PlanArguments& asked, const PlannedLaunch& planned) {

@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 
+#include "checkpoint/memory/memory_room.hpp"
 #include "checkpoint/store_folder.hpp"
 #include "core/file.hpp"
 #include "train/job/shared_folder.hpp"
@@ -82,6 +83,20 @@ Finding check_room(const Subject& at, const fs::path& folder) {
   return {"room",
           fmt::format("{:.0f} MiB free, {} checkpoints need {:.1f} MiB", mebibytes(available),
                       checkpoints_to_hold, mebibytes(needed)),
+          {}};
+}
+
+Finding check_memory_checkpoints(const Subject& at) {
+  const auto planned = at.setup.plan_memory(at.setup, at.world.rank(), /*threads=*/1);
+  const auto needed = at.world.all_gather(planned.memory_checkpoints);
+  const auto rooms = at.world.all_gather(checkpoint::room_for_images(at.setup.inputs.run.folder));
+  std::size_t tightest = 0;
+  for (std::size_t r = 1; r < needed.size(); ++r)
+    if (rooms[r] - needed[r] < rooms[tightest] - needed[tightest]) tightest = r;
+  return {"node memory",
+          fmt::format("memory checkpoints take {:.1f} MiB of {:.0f} MiB in /dev/shm on {}{}",
+                      mebibytes(needed[tightest]), mebibytes(rooms[tightest]), at.host_of(tightest),
+                      at.setup.topology.nodes > 1 ? ", the tightest" : ""),
           {}};
 }
 

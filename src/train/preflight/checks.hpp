@@ -38,6 +38,9 @@ Finding check_compute(const Subject& at);
 Finding check_folder(const Subject& at, const std::filesystem::path& folder);
 /// Checks that the folder's disk has room for checkpoints. Throws an I/O failure if not.
 Finding check_room(const Subject& at, const std::filesystem::path& folder);
+/// Compares the bytes of memory checkpoints with each host's room for them, which
+/// plan::check_memory() has checked.
+Finding check_memory_checkpoints(const Subject& at);
 /// Checks that the hosts' clocks agree.
 Finding check_clocks(const Subject& at);
 

@@ -69,6 +69,8 @@ ExitCode preflight(const comm::Communicator& world, const Setup& setup, const st
     findings.push_back(check_room(at, folder));
     world.barrier();
   }
+  if (setup.inputs.checkpoint.memory.enabled() && setup.plan_memory)
+    findings.push_back(check_memory_checkpoints(at));
   findings.push_back(check_clocks(at));
 
   if (world.rank() == 0) {

@@ -48,16 +48,20 @@ void StepMeter::plan_memory() {
   planned_.valley = world_.max(planned_.valley, "planned memory");
   planned_.peak = world_.max(planned_.peak, "planned memory");
   planned_.on_host = world_.max(planned_.on_host, "planned memory");
+  planned_.memory_checkpoints = world_.max(planned_.memory_checkpoints, "planned memory");
 }
 
 std::string StepMeter::describe_memory() const {
   const auto mebibytes = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
   return fmt::format(
-      "planned memory per rank: {:.1f} MiB after a step, {:.1f} MiB at the peak ({}){}",
+      "planned memory per rank: {:.1f} MiB after a step, {:.1f} MiB at the peak ({}){}{}",
       mebibytes(planned_.valley), mebibytes(planned_.peak), describe(planned_.at_peak),
       setup_.mesh.group_size(setup_.mesh.named({"expert"})) > 1
           ? ", if tokens spread evenly over experts"
-          : "");
+          : "",
+      planned_.memory_checkpoints > 0 ? fmt::format("; per node {:.1f} MiB for memory checkpoints",
+                                                    mebibytes(planned_.memory_checkpoints))
+                                      : "");
 }
 
 void StepMeter::measure_gemm_peak() {
