@@ -30,6 +30,7 @@ nodes=$*; nodes=${nodes#*--nodelist=}; nodes=${nodes%% *}
 case "$*" in
   *llamesh-guard*) echo "$nodes" >>guards; exec sleep 60 ;;
   *"echo launched"*) try_node "$nodes"; exit ;;
+  *"sh -c rm -rf /dev/shm/llamesh-memory-$UID-"*) echo "$nodes" >>cleaned; exit ;;
 esac
 [[ $* == *"--ntasks=$((2 * ($(tr -cd , <<<"$nodes" | wc -c) + 1))) "* ]] || exit 99
 echo "$nodes" >>launches
@@ -265,6 +266,23 @@ runs_elsewhere() {
   given <<<'launch() { echo 1 >restarts; ends stopped 75 12 "rank 2 on node2 is silent" node2; }'
   supervise --spares 1
   expect 75 "node1,node2" ""
+}
+
+# Memory checkpoints stay between launches, and go before the nodes do.
+frees_memory() {
+  mkdir -p run/checkpoints
+  given <<<'launch() { [[ ! -e cleaned ]] || exit 99; (($1 > 1)) && asked_to_stop; ends stopped 75 12 "rank 2 on node2 is silent" node2; }'
+  supervise --spares 1
+  expect 75 "node1,node2 node1,node3" "requeue 7"
+  [[ ! -e cleaned ]] || bad "a run without memory checkpoints is cleaned up after"
+  for case in "75 asked_to_stop" "93 ends failed 93 12 diverged" "0 finishes"; do
+    touch run/checkpoints/.run_id
+    rm -f launches cleaned asked run/state.json run/bad_nodes.json
+    given <<<"launch() { [[ ! -e cleaned ]] || exit 99; ((\$1 > 1)) && ${case#* }; ends stopped 75 12 silent node2; }"
+    supervise --spares 1
+    [[ $code == "${case%% *}" && $(wc -l <launches) == 2 ]] || bad "exit code $code after $(wc -l <launches) launches"
+    [[ $(sort -u cleaned | paste -sd' ') == "node1 node2 node3" ]] || bad "cleaned up on $(sort -u cleaned | paste -sd' ')"
+  done
 }
 
 too_many_spares() {

@@ -22,7 +22,7 @@ namespace llamesh::app {
 namespace {
 
 constexpr auto guard_name = "llamesh-guard";
-/// Takes the job's id, how often it was started again, and its batch node.
+/// Takes the job's id, how often it was started again, its batch node, and a command for each node.
 constexpr auto guard_script = R"sh(
 trap '' USR2
 exec >/dev/null 2>&1
@@ -32,7 +32,12 @@ while sleep 10; do
   list=$(squeue -h -o %N -j "$1")
   [ "$list" ] || continue
   nodes=$(scontrol show hostnames "$list") || continue
-  echo "$nodes" | grep -qx "$3" || scontrol requeue "$1"
+  echo "$nodes" | grep -qx "$3" && continue
+  for node in $nodes; do
+    timeout -k 1 15 srun --mpi=none --overlap --nodes=1 --ntasks=1 --nodelist="$node" sh -c "$4" &
+  done
+  wait
+  scontrol requeue "$1"
 done
 )sh";
 
@@ -81,8 +86,9 @@ bool is_lost(std::string_view state) {
 
 }  // namespace
 
-SlurmJob::SlurmJob(std::vector<std::string> launcher)
+SlurmJob::SlurmJob(std::vector<std::string> launcher, std::string clean_up)
     : launcher_(std::move(launcher)),
+      clean_up_(std::move(clean_up)),
       id_(environment("SLURM_JOB_ID")),
       nodes_(hosts_in(environment("SLURM_JOB_NODELIST"))) {
   const auto ranks = environment("SLURM_NTASKS_PER_NODE");
@@ -146,6 +152,14 @@ std::vector<std::string> SlurmJob::nodes_without_launch(
   return bad;
 }
 
+void SlurmJob::clean_up() const {
+  std::vector<std::future<std::string>> runs;
+  for (const auto& node : usable_nodes())
+    runs.push_back(std::async(std::launch::async, [this, node] {
+      return ask(shell_text(launch_on(node)) + "sh -c " + shell_word(clean_up_));
+    }));
+}
+
 void SlurmJob::end_steps() const {
   end_steps(/*guards=*/false);
 }
@@ -179,7 +193,7 @@ std::vector<std::string> SlurmJob::guard_command(const std::string& node) const 
   auto command = launch_on(node);
   command.push_back(std::string("--job-name=") + guard_name);
   for (const auto& word : {std::string("sh"), std::string("-c"), std::string(guard_script),
-                           std::string("sh"), id_, restarts_, nodes_.front()})
+                           std::string("sh"), id_, restarts_, nodes_.front(), clean_up_})
     command.push_back(word);
   return command;
 }

@@ -9,9 +9,10 @@ namespace llamesh::app {
 /// commands.
 class SlurmJob {
  public:
-  /// `launcher` is srun, with the options that every launch needs (--mpi). Throws (exit 78) outside
-  /// a Slurm job.
-  explicit SlurmJob(std::vector<std::string> launcher);
+  /// `launcher` is srun, with the options that every launch needs (--mpi); `clean_up` is a shell
+  /// command that removes what the run has left in a node's memory. Throws (exit 78) outside a
+  /// Slurm job.
+  SlurmJob(std::vector<std::string> launcher, std::string clean_up);
 
   /// Returns the nodes that the job was given, spares included.
   const std::vector<std::string>& nodes() const { return nodes_; }
@@ -30,12 +31,14 @@ class SlurmJob {
   void end_steps() const;
   /// Kills the guard's step (guard_command).
   void end_guard() const;
+  /// Runs the clean-up command on each living node, for up to 15 s. Ignores failures.
+  void clean_up() const;
   /// Puts the job into the queue again; Slurm then ends this process. It will get none of
   /// `excluded`.
   void requeue(const std::vector<std::string>& excluded) const;
   /// Returns the command for a program on `node` that puts the job into the queue again if Slurm
   /// takes the batch node out of the job: with --no-kill the job would stay, without its script,
-  /// until the walltime ends.
+  /// until the walltime ends. It cleans up before.
   std::vector<std::string> guard_command(const std::string& node) const;
 
  private:
@@ -43,6 +46,7 @@ class SlurmJob {
   void end_steps(bool guards) const;
 
   std::vector<std::string> launcher_;
+  std::string clean_up_;
   std::string id_;
   std::string restarts_ = "0";  ///< the job runs again under its id once it was in the queue
   std::vector<std::string> nodes_;

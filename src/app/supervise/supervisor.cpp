@@ -20,11 +20,14 @@
 #include "app/supervise/child.hpp"
 #include "app/supervise/launch_end.hpp"
 #include "app/supervise/slurm_job.hpp"
+#include "checkpoint/format.hpp"
+#include "checkpoint/memory/memory_folder.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "core/log.hpp"
 #include "core/process.hpp"
+#include "core/text.hpp"
 #include "train/job/deadline.hpp"
 #include "train/job/run_folder.hpp"
 
@@ -80,7 +83,8 @@ class Supervisor {
   explicit Supervisor(const SuperviseArguments& arguments)
       : arguments_(arguments),
         folder_(arguments.run),
-        job_(launcher_of(arguments.command)),
+        job_(launcher_of(arguments.command),
+             "rm -rf " + shell_word(checkpoint::memory_folder_prefix(folder_)) + "*"),
         bad_nodes_(folder_) {
     const auto given = job_.nodes().size();
     const auto spares = static_cast<std::size_t>(arguments.spares);
@@ -104,7 +108,10 @@ class Supervisor {
         say("the run continues on {} nodes instead of {}", nodes.size(), wanted_);
       const auto end = launch(nodes);
       last_code_ = end.code;
-      if (const auto code = react(end, nodes)) return *code;
+      if (const auto code = react(end, nodes)) {
+        clean_up();
+        return *code;
+      }
       job_.end_steps();
     }
   }
@@ -333,8 +340,17 @@ class Supervisor {
         excluded.push_back(node);
     say("the run stopped (exit code {}): {} is queued again{}{}", code, job_.name(),
         excluded.empty() ? "" : " without ", fmt::join(excluded, ","));
+    clean_up();
     job_.requeue(excluded);
     return code;
+  }
+
+  /// Removes memory checkpoints, if the run has some: the job gives its nodes back. If it has lost
+  /// them already, the ranks had time to save, and to remove theirs.
+  void clean_up() const {
+    std::error_code ignored;
+    if (std::filesystem::exists(folder_ / "checkpoints" / checkpoint::run_identity_name, ignored))
+      job_.clean_up();
   }
 
   const SuperviseArguments& arguments_;
