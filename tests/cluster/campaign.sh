@@ -9,7 +9,7 @@
 # of a cut pair both hosts. After LIMIT seconds no seed is started any more. Ends with 1 when a run
 # was lost or hung, or ended with other weights or another code, and with 77 where no cluster can be
 # made. With --relaunch the jobs have a spare node each, which takes the place of a bad one within the
-# job (slurm/resilient.sbatch).
+# job (slurm/resilient.sbatch), and half of the seeds have memory checkpoints.
 # shellcheck disable=SC2016,SC2034,SC2154,SC1091  # jobs.sh uses and makes them
 set -uo pipefail
 source "$(dirname "$0")/jobs.sh"
@@ -71,7 +71,7 @@ sbatch() {
 start() {
   within 30 controller_answers
   PATH=$work/late:$PATH SPARES=$spares submit $template "$1" --nodes="$((size + spares))" --ntasks-per-node="$per_node" --cpus-per-task=1 \
-    --overcommit "${@:2}" -- sharding.strategy="$strategy"
+    --overcommit "${@:2}" -- sharding.strategy="$strategy" "${memory[@]}"
 }
 controller_answers() { scontrol ping 2>/dev/null | grep -q UP; }
 has_ended() { state_is COMPLETED FAILED CANCELLED TIMEOUT NODE_FAIL; }
@@ -272,10 +272,17 @@ named() {
 # goodput RUN: state.json's, a part and its seconds per line.
 goodput() { tr -d '\n ' <"$1/state.json" | sed -n 's/.*"goodput":{\([^}]*\)}.*/\1/p' | tr ',:' '\n ' | tr -d '"'; }
 
+# relaunches RUN: for each relaunch after a failure, where it continued from and how many steps were lost.
+relaunches() {
+  awk '/the run failed in step [0-9]/ { sub(/.*failed in step /, ""); failed = $0 + 0; from = "disk" }
+    / resuming from memory, / { from = "memory" }
+    / resumed after step / && failed { sub(/.*resumed after step /, ""); print from, failed - $0; failed = 0 }' "$1/log.txt"
+}
+
 # seed: one run, one fault.
 try_seed() {
   local mesh size per_node strategy fault victim node peer host run=run-$seed unbroken job codes='' culprit='' to_blame=''
-  local hit moment delay started struck phase outcome verdict said begin options=()
+  local hit moment delay started struck phase outcome verdict said begin options=() memory=()
   begin=$(now)
   mesh=${meshes[$(draw mesh ${#meshes[@]})]}
   read -r size per_node strategy <<<"$mesh"
@@ -283,6 +290,7 @@ try_seed() {
   victim=$(draw victim $((size * per_node)))
   agree_on_timeout
   reference
+  if ((spares && $(draw memory 2))); then memory=(checkpoint.memory.every_steps=3 checkpoint.every_steps=25); fi
   moment=$(draw time 1000)
   delay=$(($(cat "$unbroken.ms") * moment / 1000))
   if [[ $fault == walltime ]]; then
@@ -304,14 +312,15 @@ try_seed() {
   follow "$struck"
   judge
   if [[ $fault != walltime ]]; then goodput "$run" >"$scenario.goodput"; fi  # most of that is the test's own delay
-  printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$seed" "${size}x$per_node $strategy" "$fault" \
+  if ((spares)); then relaunches "$run" >"$scenario.relaunches"; fi
+  printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$seed" "${size}x$per_node $strategy${memory:+, memory}" "$fault" \
     "$(in_seconds $((struck - started)))" "$phase" "$outcome" "${verdict:--}" "$(in_seconds $(($(now) - begin)))" "$(named)" \
     "${codes# }" "${said:-$verdict}" >"$scenario.result"
   [[ $outcome == "same weights" || $outcome == "other mesh" ]]
 }
 
 print_result() {
-  awk -F'\t' '{ printf "%5d  %-24s %-15s at %4.1f s  %-9s %-13s ended after %5.1f s, all %5.1f s  %-19s %s\n",
+  awk -F'\t' '{ printf "%5d  %-32s %-15s at %4.1f s  %-9s %-13s ended after %5.1f s, all %5.1f s  %-19s %s\n",
     $1, $2, $3, $4, $5, $6, $7, $8, $9 == "-" ? $9 : $9 " " $11 " s", $10 }' "$1"
 }
 
@@ -348,6 +357,10 @@ awk '$1 != "share" { part[$1] += $2; all += $2 }
   END { printf "\ngoodput %.0f %% of %.0f s", all ? 100 * part["productive"] / all : 0, all
     for (p in part) printf ", %s %.0f s", p, part[p]
     print "" }' seed-*.goodput
+if ((spares)); then
+  sort seed-*.relaunches | awk '{ ++n[$1]; lost[$1] += $2; if ($2 > worst[$1]) worst[$1] = $2 }
+    END { for (f in n) printf "%d relaunches from %s lost %.1f steps each, %d at worst\n", n[f], f, lost[f] / n[f], worst[f] }'
+fi
 cat seed-*.result | awk -F'\t' '
   { ++n[$3]; ++all; seen[$3] }
   $6 == "same weights" { ++good[$3] }

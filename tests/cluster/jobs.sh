@@ -111,19 +111,32 @@ state_of() { tr -d '\n' 2>/dev/null <"$1/state.json" | sed -n 's/.*"'"$2"'": *"\
 
 last_of() { echo "$1/checkpoints/step_$(printf %08d $steps)"; }
 
-# unbroken: the run that nothing disturbs, made once.
+# unbroken [STRATEGY]: the run that nothing disturbs, made once: unbroken, or unbroken-STRATEGY.
 unbroken() {
-  [[ -e $(last_of unbroken)/manifest.json ]] && return
-  local job
-  rm -rf unbroken
-  submit multi-node unbroken
+  local job run=unbroken${1:+-$1}
+  [[ -e $(last_of "$run")/manifest.json ]] && return
+  rm -rf "$run"
+  submit multi-node "$run" -- ${1:+sharding.strategy="$1"}
   ended 60 COMPLETED 0
 }
 
-# same_weights RUN: it has ended as the unbroken run has.
+# same_weights RUN [STRATEGY]: it has ended as the unbroken run has.
 same_weights() {
-  unbroken
-  llamesh diff "$(last_of unbroken)" "$(last_of "$1")" || bad "other weights than the unbroken run's"
+  unbroken "${@:2}"
+  llamesh diff "$(last_of "unbroken${2:+-$2}")" "$(last_of "$1")" || bad "other weights than the unbroken run's"
+}
+
+# lost_steps RUN: steps done again after failures that `llamesh supervise` saw, and those in which the run failed.
+lost_steps() {
+  awk '/the run failed in step [0-9]/ { sub(/.*failed in step /, ""); failed = $0 + 0 }
+    / resumed after step / && failed { sub(/.*resumed after step /, ""); lost += failed - $0; failed = 0 }
+    END { print lost + 0 }' "$1/log.txt"
+}
+
+# images NODE...: the nodes of these that have memory checkpoints.
+images() {
+  local node
+  for node in "$@"; do if cluster on "$node" sh -c 'ls -d /dev/shm/llamesh-memory-*' &>/dev/null; then echo "node$node"; fi; done
 }
 
 # --- processes

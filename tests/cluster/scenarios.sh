@@ -5,7 +5,7 @@
 # last what uses, or disturbs, the whole cluster.
 at_first=(startup templates multi_node fewer_nodes)
 on_nodes_1_2=(
-  config_error own_folders without_pmix no_program halted_before rank_killed_in_step rank_killed_in_save
+  config_error no_room_in_memory own_folders without_pmix no_program halted_before rank_killed_in_step rank_killed_in_save
   never_in_mpi_init killed_in_mpi_init stopped_before_main signal_usr2 signal_term second_term halt_file preflight
   requeue_template second_try scontrol_requeue cancelled job_chain slurmd_killed documentation
 )
@@ -167,6 +167,18 @@ config_error() {
   has_to_log "did you mean 'train.steps'"
   [[ $(field Restarts) == 0 ]] || bad "it was queued again"
   tell "exit code 78, not queued again"
+}
+
+# One node has too little memory for memory checkpoints.
+no_room_in_memory() {
+  cluster on 2 mount -o remount,size=64m /dev/shm
+  submit requeue no-room -- checkpoint.memory.every_steps=4 model.hidden_size=512 model.intermediate_size=2048
+  ended 30 FAILED 78
+  cluster on 2 mount -o remount,size=50% /dev/shm
+  [[ $(log_of_job | grep -c '^llamesh: ') == 1 ]] || bad "not one line"
+  has_to_log "memory checkpoints need [0-9]* bytes on node2, .* but /dev/shm has [0-9]* there"
+  [[ ! -e no-room/metrics.jsonl ]] || bad "it has trained"
+  tell "exit code 78, one line"
 }
 
 # /tmp is each node's own.
@@ -601,6 +613,17 @@ slurmstepd_killed() {
 
 # --- slurm/resilient.sbatch: relaunched within the job
 
+# Memory checkpoints, and none on disk before the end.
+in_memory=(checkpoint.memory.every_steps=4 checkpoint.every_steps=1000)
+
+# continued_from_memory RUN STEPS: it has lost this many steps at most, and resumed from nothing on disk.
+continued_from_memory() {
+  local lost
+  lost=$(lost_steps "$1")
+  ((lost <= $2)) || bad "$lost steps are lost, more than $2"
+  grep -q "resuming from memory, after step " "$1/log.txt" || bad "it was not resumed from memory"
+}
+
 # resilient RUN NODES SPARES RESIZE [KEY=VALUE...]: a job of that script, past step 25.
 resilient() {
   SPARES=$3 RESIZE=$4 submit resilient "$1" --nodes="$2" -- "${@:5}"
@@ -628,101 +651,128 @@ seconds_to_step() {
   echo $((first - verdict))
 }
 
-# spare_after RUN FAULT...: a fault to the second node's first rank; the spare takes its place.
+# spare_after RUN STRATEGY FAULT LOST: a fault to the second node's first rank; the spare takes its place, and LOST steps
+# at most are lost.
 spare_after() {
   local node took run=$1
-  resilient "$run" 3 1 shrink
+  resilient "$run" 3 1 shrink sharding.strategy="$2" "${in_memory[@]}"
   node=$(node_of 2 "$run")
-  "${@:2}"
+  "$3"
   relaunched "$run"
-  same_weights "$run"
+  continued_from_memory "$run" "$4"
   blames "$run" "node$node"
   took=$(seconds_to_step "$run")
   ((took <= 20)) || bad "the first step came $took s after the verdict"
-  tell "resumed after step $(resumed "$run"), first step $took s after the verdict, same weights"
+  tell "from memory after step $(resumed "$run"), $(lost_steps "$run") steps lost, first step $took s after the verdict, same weights"
 }
 
+# Each node has all shards.
 spare_after_node_killed() {
-  spare_after spare-for-node node_off
+  spare_after spare-for-node hybrid_shard node_off 5
+  same_weights spare-for-node
   cluster node "$(blamed spare-for-node)" on
+  nothing_in_memory
 }
 node_off() { cluster node "$node" off; }
 blamed() { sed -n 's/.*"host": "node\(.*\)",/\1/p' "$1/bad_nodes.json" | head -n 1; }
+# shellcheck disable=SC2086  # several nodes
+nothing_in_memory() { [[ -z $(images $nodes) ]] || bad "memory checkpoints are left on $(images $nodes)"; }
 
-spare_after_rank_stopped() { spare_after spare-for-rank rank_off; }
+# The other node has partner copies, of the memory checkpoint before if the newest had not arrived.
+spare_after_rank_stopped() {
+  spare_after spare-for-rank full_shard rank_off 9
+  same_weights spare-for-rank full_shard
+  nothing_in_memory
+}
 rank_off() { kill -STOP "$(rank 2 "$run")"; }
 
+# The node that is left has all shards.
 shrunk_after_node_killed() {
   local node
-  resilient shrunk 2 0 shrink
+  resilient shrunk 2 0 shrink "${in_memory[@]}"
   node=$(node_of 2 shrunk)
   cluster node "$node" off
   relaunched shrunk
   cluster node "$node" on
   has_to_log "continues on 1 nodes instead of 2"
+  continued_from_memory shrunk 5
   llamesh verify "$(last_of shrunk)" || bad "its last checkpoint is not good"
-  tell "on 1 node instead of 2: resumed after step $(resumed shrunk)"
+  tell "on 1 node instead of 2: from memory after step $(resumed shrunk), $(lost_steps shrunk) steps lost"
 }
 
+# The job gives the node that is left back, without anything in its memory.
 requeued_after_node_killed() {
   local node
-  resilient requeued-small 2 0 requeue
+  resilient requeued-small 2 0 requeue checkpoint.memory.every_steps=4
   node=$(node_of 2 requeued-small)
   cluster node "$node" off
   within 60 restarts_are 1 || bad "it was not queued again"
-  ended_after_restarts requeued-small 1
   cluster node "$node" on
+  nothing_in_memory
+  ended_after_restarts requeued-small 1
 }
 
-# Nothing can be launched on the spare, as in bad_node: the run continues on one node.
+# Nothing can be launched on the spare, as in bad_node: the run continues on one node, whose memory the site has cleaned,
+# from disk.
 all_spares_bad() {
   local node step socket nodes="9 10 11"
-  SPARES=1 RESIZE=shrink submit resilient spares-bad --nodes=3 --hold
+  mkdir -p site
+  printf '#!/bin/bash\n[[ ! -e clean ]] || rm -rf /dev/shm/llamesh-memory-*\nexec %q "$@"\n' "$work/bin/llamesh" >site/llamesh
+  chmod +x site/llamesh
+  PATH=$work/site:$PATH SPARES=1 RESIZE=shrink submit resilient spares-bad --nodes=3 --hold -- checkpoint.memory.every_steps=4
   socket=$LLAMESH_CLUSTER/spool/node11/stepd.slurm.pmix.$job
   for step in {0..99}; do mkdir "$socket.$step"; done
   scontrol release "$job"
   trains_past spares-bad 25
   node=$(node_of 2 spares-bad)
+  touch clean
   cluster node "$node" off
   relaunched spares-bad
+  rm clean
   rmdir "$socket".*
   cluster node "$node" on
   has_to_log "node11 is left out: no program can be launched on it"
   has_to_log "continues on 1 nodes instead of 2"
   llamesh verify "$(last_of spares-bad)" || bad "its last checkpoint is not good"
-  tell "on 1 node instead of 2: resumed after step $(resumed spares-bad)"
+  (($(resumed spares-bad) % 10 == 0)) || bad "it was resumed after step $(resumed spares-bad), which is not on disk"
+  tell "on 1 node instead of 2: resumed from disk after step $(resumed spares-bad)"
 }
 
 # A rank of the second launch is killed as soon as it is there.
 killed_again_at_once() {
   local node victim
-  resilient killed-again 3 1 shrink
+  resilient killed-again 3 1 shrink "${in_memory[@]}"
   node=$(node_of 2 killed-again)
   kill -KILL "$(rank 2 killed-again)"
   within 30 logged "node$node is left out" || bad "the first failure has not come"
   within 30 rank_is_there 1 killed-again || bad "it is not launched again"
   kill -KILL "$(rank 1 killed-again)"
   relaunched killed-again
+  continued_from_memory killed-again 10
   same_weights killed-again
   tell "resumed after step $(resumed killed-again), same weights"
 }
 rank_is_there() { [[ -n $(rank "$1" "$2") ]]; }
 
-# Slurm does not end a job with --no-kill when its batch node dies: the guard queues it again.
+# Slurm does not end a job with --no-kill when its batch node dies: the guard cleans the other nodes' memory and queues it
+# again.
 batch_node_killed() {
   local node
-  resilient batch-killed 3 1 shrink
+  resilient batch-killed 3 1 shrink checkpoint.memory.every_steps=4
   node=$(node_of 0 batch-killed)
   cluster node "$node" off
   within 60 restarts_are 1 || bad "it was not queued again"
   cluster node "$node" on
+  nothing_in_memory
   ended_after_restarts batch-killed 1
 }
 
 # The script's process alone is told to stop: so are the ranks, and the job is queued again.
 relaunch_told() {
-  resilient relaunch-told 3 1 shrink
+  resilient relaunch-told 3 1 shrink checkpoint.memory.every_steps=4
   scancel --batch --signal=USR2 "$job"
+  within 30 restarts_are 1 || bad "it was not queued again"
+  nothing_in_memory
   ended_after_restarts relaunch-told 1
 }
 
