@@ -61,17 +61,40 @@ TEST_F(Status, OfARunningRunHasAllKeys) {
   std::string lines = R"({"event":"resume","step":5,"time":1000})"
                       "\n";
   for (int step = 6; step <= 10; ++step) lines += step_line(step, 30.0 / step, 1000 + 2 * step);
+  lines += R"({"event":"memory_checkpoint","step":9,"detail":"0.1 s"})"
+           "\n";
   write("metrics.jsonl", lines);
   auto now = json();
   EXPECT_NEAR(now["checkpoint"]["age_seconds"].get<double>(), 90, 10);
   now["checkpoint"].erase("age_seconds");
   EXPECT_EQ(now.dump(),
             R"({"phase":"running","step":10,"steps":100,"loss":3.0,"tokens_per_second":1008.0,)"
-            R"("eta_seconds":180.0,"checkpoint":{"step":8},"best":{"step":5,"loss":3.5},)"
-            R"("restarts":2,)"
+            R"("eta_seconds":180.0,"checkpoint":{"step":8},"memory_checkpoint_step":9,)"
+            R"("best":{"step":5,"loss":3.5},"restarts":2,)"
             R"("kilowatt_hours":2.5,"goodput":null,"failure":null})");
   const auto lines_shown = to_lines(read_status(folder_), "a");
   EXPECT_EQ(lines_shown.back(), "  energy      2.5 kWh");
+}
+
+TEST_F(Status, ShowsAMemoryCheckpointThatIsNewerThanTheOneOnDisk) {
+  const std::string event = R"({"event":"memory_checkpoint","step":9})"
+                            "\n";
+  write_state({.phase = RunPhase::stopped, .step = 8});
+  EXPECT_TRUE(json()["memory_checkpoint_step"].is_null());
+  write("metrics.jsonl", event);
+  write_checkpoint(8, 90);
+  EXPECT_EQ(to_lines(read_status(folder_), "a").at(2), "  in memory   checkpoint of step 9");
+  write_checkpoint(9, 10);
+  EXPECT_TRUE(json()["memory_checkpoint_step"].is_null());
+  write("metrics.jsonl", event + R"({"event":"memory_checkpoint","step":12})"
+                                 "\n");
+  EXPECT_EQ(json()["memory_checkpoint_step"], 12);
+  write("metrics.jsonl", event + R"({"event":"resume","step":8})"
+                                 "\n");
+  EXPECT_TRUE(json()["memory_checkpoint_step"].is_null()) << "lost";
+  write_state({.phase = RunPhase::done, .step = 8});
+  write("metrics.jsonl", event);
+  EXPECT_TRUE(json()["memory_checkpoint_step"].is_null()) << "the run has removed it";
 }
 
 TEST_F(Status, ShowsWhereTheTimeWent) {
@@ -110,7 +133,8 @@ TEST_F(Status, WithoutAnythingIsUnknown) {
   EXPECT_EQ(
       json().dump(),
       R"({"phase":"not_started","step":null,"steps":null,"loss":null,)"
-      R"("tokens_per_second":null,"eta_seconds":null,"checkpoint":null,"best":null,"restarts":null,)"
+      R"("tokens_per_second":null,"eta_seconds":null,"checkpoint":null,"memory_checkpoint_step":null,)"
+      R"("best":null,"restarts":null,)"
       R"("kilowatt_hours":null,"goodput":null,"failure":null})");
   EXPECT_EQ(to_lines(read_status(folder_), "a"),
             std::vector<std::string>{"a: no run has started here"});

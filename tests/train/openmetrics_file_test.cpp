@@ -82,6 +82,7 @@ RunGauges some_run() {
           .steps = 10,
           .checkpoint_step = 5,
           .checkpoint_time = 1.7e9,
+          .memory_step = 6,
           .validation_losses = {{"validation", 3}},
           .joules = 7.2e6,
           .goodput = {.productive = 60, .saving = 20, .waiting = 20}};
@@ -104,6 +105,7 @@ TEST(OpenMetrics, IsInPrometheusTextFormat) {
   EXPECT_EQ(samples.at("llamesh_exposed_ratio{run=\"tiny\",axis=\"replicate\"}"), "0.125");
   EXPECT_EQ(samples.at("llamesh_checkpoint_step{run=\"tiny\"}"), "5");
   EXPECT_EQ(samples.at("llamesh_checkpoint_timestamp_seconds{run=\"tiny\"}"), "1700000000");
+  EXPECT_EQ(samples.at("llamesh_memory_checkpoint_step{run=\"tiny\"}"), "6");
   EXPECT_EQ(samples.at("llamesh_running{run=\"tiny\"}"), "1");
   EXPECT_EQ(samples.at("llamesh_energy_joules_total{run=\"tiny\"}"), "7200000");
   EXPECT_EQ(samples.at("llamesh_goodput_ratio{run=\"tiny\"}"), "0.6");
@@ -117,8 +119,8 @@ TEST(OpenMetrics, HasNoLineForWhatIsUnknown) {
   const auto text = to_openmetrics({.run = "tiny", .steps = 10}, nullptr);
   const auto samples = parse_exposition(text);
   EXPECT_EQ(samples.at("llamesh_step{run=\"tiny\"}"), "0");
-  for (const char* name : {"loss", "tokens", "exposed", "checkpoint_timestamp", "validation",
-                           "energy", "goodput", "time_seconds"})
+  for (const char* name : {"loss", "tokens", "exposed", "checkpoint_timestamp", "memory_checkpoint",
+                           "validation", "energy", "goodput", "time_seconds"})
     EXPECT_EQ(text.find("llamesh_" + std::string(name)), text.npos) << name;
   auto gpu = some_step();  // no times of axes
   gpu.exposed.clear();

@@ -100,6 +100,8 @@ void take_event(const std::string& event, std::int64_t step, const json& line, R
     run.early_stop = step;
   } else if (event == "checkpoint") {
     ++run.checkpoints;
+  } else if (event == "memory_checkpoint") {
+    run.memory_step = step;
   } else if (event == "skipped") {
     run.skipped.insert(step);
   } else if (event == "spike") {
@@ -120,6 +122,7 @@ void take_event(const std::string& event, std::int64_t step, const json& line, R
                           .host = text(line, "host"),
                           .version = text(line, "version"),
                           .phases = {}});
+    run.memory_step = std::min(run.memory_step, step);
     if (event == "resume" && step > 0) run.resumes.push_back(step);
   }
 }

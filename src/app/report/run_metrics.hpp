@@ -50,6 +50,7 @@ struct RunMetrics {
   std::set<std::int64_t> spikes;           ///< steps with a jump in loss or gradient norm
   std::vector<RunStart> starts;            ///< all, including those whose steps are replaced
   std::size_t checkpoints = 0;             ///< number of checkpoints written
+  std::int64_t memory_step = 0;            ///< newest memory checkpoint's step; 0: none
   std::size_t unreadable = 0;              ///< lines left out, except a torn last line
 };
 

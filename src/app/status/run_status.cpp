@@ -186,6 +186,9 @@ RunStatus read_status(const fs::path& run_folder) {
     status.eta_seconds =
         static_cast<double>(std::max<std::int64_t>(0, *status.steps - *status.step)) * *seconds;
   status.checkpoint = newest_checkpoint(run_folder / "checkpoints");
+  const auto on_disk = status.checkpoint ? status.checkpoint->step : 0;
+  if (status.phase != "done" && metrics.memory_step > on_disk)
+    status.memory_checkpoint = metrics.memory_step;
   if (const auto file = run_folder / "failure.json"; is_there(file))
     if (auto failure = parse_failure(read_file(file, 1 << 20)); !failure.is_null())
       status.failure = std::move(failure);
@@ -206,6 +209,7 @@ Json to_json(const RunStatus& status) {
           {"tokens_per_second", or_null(status.tokens_per_second)},
           {"eta_seconds", or_null(status.eta_seconds)},
           {"checkpoint", checkpoint},
+          {"memory_checkpoint_step", or_null(status.memory_checkpoint)},
           {"best", best},
           {"restarts", or_null(status.restarts)},
           {"kilowatt_hours", or_null(status.kilowatt_hours)},
@@ -230,6 +234,8 @@ std::vector<std::string> to_lines(const RunStatus& status, const std::string& na
   if (status.checkpoint)
     add("checkpoint", fmt::format("of step {}, {} ago", status.checkpoint->step,
                                   clock_text(status.checkpoint->age_seconds)));
+  if (status.memory_checkpoint)
+    add("in memory", fmt::format("checkpoint of step {}", *status.memory_checkpoint));
   if (status.best)
     add("best",
         fmt::format("of step {}, validation loss {:.4f}", status.best->step, status.best->loss));

@@ -29,7 +29,10 @@ struct RunStatus {
   std::optional<double> loss;               ///< at that step, nats per token
   std::optional<double> tokens_per_second;  ///< median over the latest steps
   std::optional<double> eta_seconds;        ///< while running
-  std::optional<Checkpoint> checkpoint;     ///< newest
+  std::optional<Checkpoint> checkpoint;     ///< newest on disk
+  /// Step of the newest memory checkpoint, if it is newer and the run is not done. A node that is
+  /// lost, or given back to Slurm, may have taken it along.
+  std::optional<std::int64_t> memory_checkpoint;
   std::optional<train::StepLoss> best;      ///< best checkpoint kept, and its validation loss
   std::optional<std::int64_t> restarts;
   std::optional<double> kilowatt_hours;   ///< of all starts, when state.json was written

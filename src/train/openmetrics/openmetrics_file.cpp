@@ -75,6 +75,9 @@ void add_run(Exposition& out, const RunGauges& run) {
   if (run.checkpoint_time)
     out.gauge("llamesh_checkpoint_timestamp_seconds",
               "Unix time at which this start saved its newest checkpoint.", *run.checkpoint_time);
+  if (run.memory_step > 0)
+    out.gauge("llamesh_memory_checkpoint_step", "Step of this start's newest memory checkpoint.",
+              static_cast<double>(run.memory_step));
   if (!run.validation_losses.empty())
     out.begin("llamesh_validation_loss", "gauge", "Validation loss, nats per token.");
   for (const auto& [set, loss] : run.validation_losses)
