@@ -128,6 +128,7 @@ void Store::write(const State& state, const TrainState& progress,
     if (world_.rank() == 0) remove_quietly(partial);
     throw;
   }
+  committed_step_ = progress.step;
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   slowest_save_ = std::max(slowest_save_.load(), seconds.count());
   prune(manifest, best);

@@ -48,6 +48,8 @@ class Store {
   /// Waits for the save in progress, and throws its error.
   void wait();
 
+  /// Returns the newest step that this start has committed; -1: none.
+  std::int64_t committed_step() const { return committed_step_; }
   /// Returns the longest save time so far, in seconds.
   double slowest_save() const { return slowest_save_; }
 
@@ -75,10 +77,12 @@ class Store {
   std::filesystem::path folder_;
   CheckpointOptions options_;
   comm::Communicator world_;
-  std::unique_ptr<Lease> lease_;         // rank 0
-  std::set<std::int64_t> verified_;      // steps fully verified since this start
-  device::Buffer copy_;                  // shard copies for an asynchronous save
-  std::atomic<double> slowest_save_{0};  // written by the thread, read at any time
+  std::unique_ptr<Lease> lease_;     // rank 0
+  std::set<std::int64_t> verified_;  // steps fully verified since this start
+  device::Buffer copy_;              // shard copies for an asynchronous save
+  // Written by the thread, read at any time.
+  std::atomic<double> slowest_save_{0};
+  std::atomic<std::int64_t> committed_step_{-1};
   std::thread thread_;
   std::exception_ptr error_;
 };

@@ -78,6 +78,18 @@ void MemoryCheckpoints::reserve(const State& state) {
   take_memory(image_text_bytes);
 }
 
+std::string MemoryCheckpoints::describe() const {
+  const auto bytes = std::ranges::max(bytes_per_node(kept_, topology_.nodes));
+  const auto copies = std::ranges::count_if(kept_, &KeptImage::is_partner_copy);
+  const auto second = copies > 0 ? fmt::format("{} partner copies on other nodes", copies)
+                      : topology_.nodes == 1 ? std::string("no second copy, on one node")
+                      : options_.partner == PartnerCopy::off
+                          ? std::string("no partner copies")
+                          : std::string("replicas are on other nodes");
+  return fmt::format("{:.2f} GiB per node in /dev/shm; {}",
+                     static_cast<double>(bytes) / (std::int64_t{1} << 30), second);
+}
+
 /// Opens the images that this rank keeps. Collective.
 void MemoryCheckpoints::take_memory(std::int64_t text_bytes) {
   const int node = topology_.node_of[static_cast<std::size_t>(world_.rank())];

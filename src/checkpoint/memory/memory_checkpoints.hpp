@@ -40,6 +40,9 @@ class MemoryCheckpoints {
   std::optional<TrainState> resume(const State& state, std::int64_t disk_step,
                                    const Accept& accept = {});
 
+  /// Describes the memory that reserve() has taken, and partner copies, in one line.
+  std::string describe() const;
+
   /// Takes memory for the images of this state. From now on, images of earlier starts are gone,
   /// apart from those that resume() has used. Throws a user error if a node has too little memory.
   void reserve(const State& state);

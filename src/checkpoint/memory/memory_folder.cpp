@@ -37,6 +37,14 @@ std::string memory_node_name(const comm::Topology& topology, int node) {
   return fmt::format("{}.{}", host, place);
 }
 
+void remove_memory_folder(const fs::path& run_folder, const comm::Topology& topology, int rank) {
+  const auto at = static_cast<std::size_t>(rank);
+  if (topology.local_rank_of[at] != 0) return;
+  std::error_code ignored;
+  fs::remove_all(
+      memory_folder_prefix(run_folder) + memory_node_name(topology, topology.node_of[at]), ignored);
+}
+
 void make_memory_folder(const fs::path& folder) {
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
     fail(ExitCode::bad_input, "cannot make the folder {} for memory checkpoints: {}",

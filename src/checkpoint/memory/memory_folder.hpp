@@ -18,6 +18,10 @@ std::string memory_folder_prefix(const std::filesystem::path& run_folder);
 /// mesh.ranks_per_node divides hosts.
 std::string memory_node_name(const comm::Topology& topology, int node);
 
+/// Removes a run's images on this rank's node, if the rank is the first there. Ignores failures.
+void remove_memory_folder(const std::filesystem::path& run_folder, const comm::Topology& topology,
+                          int rank);
+
 /// Creates a folder that only this user can enter. Throws a user error if something else has its
 /// name.
 void make_memory_folder(const std::filesystem::path& folder);

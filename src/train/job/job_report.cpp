@@ -241,6 +241,14 @@ void JobReport::on_saved(std::int64_t step, const std::string& name, double seco
   show_in_openmetrics(latest_.step > 0 ? &latest_ : nullptr);
 }
 
+void JobReport::on_saved_in_memory(std::int64_t step, double seconds) {
+  if (!metrics_) return;
+  metrics_->write_event("memory_checkpoint", step, fmt::format("{:.3f} s", seconds));
+  state_.memory_step = step;
+  state_.goodput.saving += seconds;
+  in_loop_ += seconds;
+}
+
 void JobReport::on_end(RunPhase phase, ExitCode code, const std::string& reason,
                        double slowest_save) {
   comm::agree(world_, [&] {

@@ -64,6 +64,9 @@ class JobReport {
   /// waited `seconds` for it.
   void on_saved(std::int64_t step, const std::string& name, double seconds,
                 const std::optional<StepLoss>& best);
+  /// Records a memory checkpoint of `step`, for which training has waited `seconds`. state.json has
+  /// it when it is next written: this does not wait for the disk.
+  void on_saved_in_memory(std::int64_t step, double seconds);
   /// Records the end of the run; `slowest_save` is in seconds. Collective.
   void on_end(RunPhase phase, ExitCode code, const std::string& reason, double slowest_save);
   /// Shows that the run has ended by a failure, and if `on_this_rank`, writes the energy to

@@ -53,6 +53,7 @@ std::string to_text(const RunState& state) {
                                  {"restarts", environment("SLURM_RESTART_COUNT")},
                                  {"host", this_process().host},
                                  {"time", now()}};
+  if (state.memory_step > 0) json["memory_step"] = state.memory_step;
   if (state.joules) json["joules"] = *state.joules;
   if (state.best) json["best"] = {{"step", state.best->step}, {"loss", state.best->loss}};
   if (state.goodput.share()) json["goodput"] = to_json(state.goodput);
@@ -74,6 +75,7 @@ std::optional<RunState> parse_run_state(std::string_view text) {
     state.starts =
         to_integer(json.value("starts", nlohmann::json(state.starts_here)), 1, max_steps);
     state.steps = to_integer(json.value("steps", nlohmann::json(0)), 0, max_steps);
+    state.memory_step = to_integer(json.value("memory_step", nlohmann::json(0)), 0, max_steps);
     state.seconds_needed = json.value("seconds_needed", 0.0);
     // A figure for the reader: another value there is no reason to forget the state.
     if (const auto joules = json.find("joules");

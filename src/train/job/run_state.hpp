@@ -26,8 +26,9 @@ struct StepLoss {
 
 struct RunState {
   RunPhase phase = RunPhase::running;
-  std::int64_t step = 0;        ///< newest checkpoint's step; 0: none
-  std::int64_t first_step = 0;  ///< step after which this start continued
+  std::int64_t step = 0;         ///< newest checkpoint's step; 0: none
+  std::int64_t memory_step = 0;  ///< newest memory checkpoint's step; 0: none
+  std::int64_t first_step = 0;   ///< step after which this start continued
   /// Number of consecutive starts, including this one, that began where the previous one had, or
   /// one step later.
   std::int64_t starts_here = 1;

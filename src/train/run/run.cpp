@@ -83,6 +83,7 @@ class Run {
     report_.start(event, trainer_.step(), std::max<std::int64_t>(checkpoints_.saved_step(), 0),
                   config_, startup_.seconds());
     profile_.check(trainer_.step());
+    checkpoints_.reserve_memory();
     startup_.end_phase("resume");
   }
 
@@ -90,6 +91,10 @@ class Run {
 
   RunEnd run_until_done() {
     if (const Stop stop = asked_before_training(); stop != Stop::no) {
+      if (checkpoints_.only_in_memory()) {
+        ProgressBar none(trainer_.step(), trainer_.step(), 1);
+        return stop_early(stop, none);
+      }
       spdlog::info("{}: stopping before the first step", describe(stop, folder_));
       return end(RunPhase::stopped, ExitCode::stopped_early, describe(stop, folder_));
     }
@@ -104,19 +109,23 @@ class Run {
           "nothing to do: the run ended after step {} ({}); continue with a larger "
           "train.early_stop.patience, or 0",
           trainer_.step(), checkpoints_.validation().describe_stop());
-    if (nothing_to_do_)
+    if (nothing_to_do_) {
+      checkpoints_.release_memory();
       return {ExitCode::done, trainer_.step(), startup_.seconds(), {}, /*nothing_to_do=*/true};
+    }
     ProgressBar progress(trainer_.step(), train.steps, setup_.inputs.log.every_steps);
     const auto start = Clock::now();
     while (!is_done()) {
       const Next next = step(progress, start);
       if (next.stop != Stop::no && !is_done()) return stop_early(next.stop, progress);
+      if (checkpoints_.due_in_memory()) save_in_memory();
       if (next.save) save(progress);
     }
     // Also when there was nothing left to train: a run that took its state from
     // elsewhere owns it now.
     if (checkpoints_.saved_step() != trainer_.step()) save(progress);
     checkpoints_.finish();
+    checkpoints_.release_memory();
     watchdog_.begin(Activity::ending, trainer_.step());
     const bool early = trainer_.step() < train.steps;
     return end(RunPhase::done, ExitCode::done,
@@ -191,6 +200,12 @@ class Run {
     checkpoints_.save(progress);
   }
 
+  /// Before a save on disk, which may fail.
+  void save_in_memory() {
+    check_replicas();
+    checkpoints_.save_in_memory();
+  }
+
   void log_startup(ProgressBar& progress) {
     startup_.end_phase("first step");
     progress.clear();
@@ -242,6 +257,7 @@ class Run {
             std::max<std::int64_t>(checkpoints_.saved_step(), 0));
     }
     checkpoints_.finish();
+    checkpoints_.release_memory();
     return end(RunPhase::stopped, ExitCode::stopped_early, reason);
   }
 

@@ -9,6 +9,7 @@
 #include "checkpoint/hf/base_model.hpp"
 #include "checkpoint/hf/hf_model.hpp"
 #include "checkpoint/hf/peft_folder.hpp"
+#include "checkpoint/memory/memory_folder.hpp"
 #include "core/clock.hpp"
 #include "core/log.hpp"
 #include "core/process.hpp"
@@ -35,7 +36,10 @@ RunCheckpoints::RunCheckpoints(const comm::Communicator& world, const Setup& set
       folder_(std::filesystem::path(setup.inputs.run.folder) / "checkpoints"),
       state_(checkpoint::state_of(trainer.state())),
       store_(folder_, setup.inputs.checkpoint, world),
-      validation_(setup.inputs) {}
+      validation_(setup.inputs) {
+  const auto& options = setup.inputs.checkpoint.memory;
+  if (options.enabled()) memory_.emplace(setup.inputs.run.folder, options, setup.topology, world);
+}
 
 StartEvent RunCheckpoints::resume(const ConfigChanges& changes) {
   watchdog_.begin(Activity::resuming, 0, time_for_first_checkpoint(setup_));
@@ -44,10 +48,14 @@ StartEvent RunCheckpoints::resume(const ConfigChanges& changes) {
                                                  setup_.inputs.train.global_batch));
                                            })};
   const auto mode = resume_mode(world_, setup_.inputs.checkpoint.resume, folder_);
-  const auto check = [&](const checkpoint::TrainState& saved) {
-    check_data(saved, data_, mode == "auto" ? folder_ / checkpoint::name_of_step(saved.step) : "");
-  };
-  const auto found = store_.resume(state_, mode, check);
+  disk_step_ = newest_on_disk();
+  auto found = mode == "auto" ? resume_from_memory() : std::nullopt;
+  const bool from_memory = found.has_value();
+  if (!from_memory)
+    found = store_.resume(state_, mode, [&](const checkpoint::TrainState& saved) {
+      check_data(saved, data_,
+                 mode == "auto" ? folder_ / checkpoint::name_of_step(saved.step) : "");
+    });
   if (!found) return initialize_weights();
   if (found->base) load_base(*found->base);
   store_.reserve(saved_state());
@@ -55,15 +63,33 @@ StartEvent RunCheckpoints::resume(const ConfigChanges& changes) {
   trainer_.keep_bf16_products(found->bf16_products);
   saved_attention_ = found->attention;
   if (mode == "auto") {
-    saved_step_ = found->step;
+    saved_step_ = from_memory ? disk_step_ : found->step;
+    memory_step_ = from_memory ? found->step : -1;
     restore_validation(*found);
   }
-  spdlog::info("resumed after step {}, saved on mesh {}", found->step, found->mesh);
+  spdlog::info("resumed after step {}{}, saved on mesh {}", found->step,
+               from_memory ? " from memory" : "", found->mesh);
   const bool trains = found->step < setup_.inputs.train.steps;  // else no change has any effect
   if (changes && trains && world_.rank() == 0)
     for (const std::string& change : changes(found->config, config_))
       spdlog::info("changed since step {}: {}", found->step, change);
   return {"resume", found->mesh};
+}
+
+/// Returns the step of the newest checkpoint on disk, by its name; -1: none.
+std::int64_t RunCheckpoints::newest_on_disk() const {
+  return std::stoll(comm::on_rank_0(world_, [&] {
+    const auto own = checkpoint::committed_checkpoints(folder_);
+    return std::to_string(own.empty() ? -1 : checkpoint::step_of(own.front()));
+  }));
+}
+
+std::optional<checkpoint::TrainState> RunCheckpoints::resume_from_memory() {
+  if (!memory_) return {};
+  const auto on_disk = disk_step_ < 0 ? folder_ : folder_ / checkpoint::name_of_step(disk_step_);
+  return memory_->resume(state_, disk_step_, [&](const checkpoint::TrainState& saved) {
+    check_data(saved, data_, on_disk);
+  });
 }
 
 /// Continues the run's record of validation losses. Another run's does not count: its best
@@ -161,6 +187,37 @@ void RunCheckpoints::save(ProgressBar& progress) {
                  seconds_since(start));
   else
     finish();
+}
+
+void RunCheckpoints::reserve_memory() {
+  const auto& inputs = setup_.inputs;
+  if (!memory_) {
+    checkpoint::remove_memory_folder(inputs.run.folder, setup_.topology, world_.rank());
+    return;
+  }
+  memory_->reserve(saved_state());
+  spdlog::info("memory checkpoints every {} steps: {}", inputs.checkpoint.memory.every_steps,
+               memory_->describe());
+}
+
+bool RunCheckpoints::due_in_memory() const {
+  return memory_ && trainer_.step() % setup_.inputs.checkpoint.memory.every_steps == 0;
+}
+
+void RunCheckpoints::save_in_memory() {
+  watchdog_.begin(Activity::saving, trainer_.step(), time_for_first_checkpoint(setup_));
+  const auto start = Clock::now();
+  memory_->save(saved_state(), progress_now(), std::max(disk_step_, store_.committed_step()));
+  memory_step_ = trainer_.step();
+  report_.on_saved_in_memory(memory_step_, seconds_since(start));
+}
+
+bool RunCheckpoints::only_in_memory() const {
+  return memory_step_ == trainer_.step() && saved_step_ != trainer_.step();
+}
+
+void RunCheckpoints::release_memory() {
+  if (memory_ && saved_step_ == trainer_.step()) memory_->remove();
 }
 
 checkpoint::TrainState RunCheckpoints::progress_now() const {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "checkpoint/memory/memory_checkpoints.hpp"
 #include "checkpoint/store.hpp"
 #include "comm/diagnosis/watchdog.hpp"
 #include "train/health/validation_record.hpp"
@@ -20,15 +21,16 @@ namespace llamesh::train {
 
 /// A run's checkpoints: resuming, deciding when a save is due, and saving, asynchronously if the
 /// inputs say so. Frozen weights are in the base model, whose hash each resume proves, or in the
-/// checkpoints. checkpoint::Store manages the files and removes old ones.
+/// checkpoints. checkpoint::Store manages the files and removes old ones;
+/// checkpoint::MemoryCheckpoints has those in the nodes' memory.
 class RunCheckpoints {
  public:
   /// Collective. Borrows everything except `folder`.
   RunCheckpoints(const comm::Communicator& world, const Setup& setup, const std::string& config,
                  Trainer& trainer, comm::Watchdog& watchdog, JobReport& report);
 
-  /// Restores the trainer from the newest good checkpoint, or initializes it. `changes` is as in
-  /// run(). Collective.
+  /// Restores the trainer from the newest good checkpoint, in memory or on disk, or initializes it.
+  /// `changes` is as in run(). Collective.
   StartEvent resume(const ConfigChanges& changes);
 
   /// Returns true if a save is due after `step`, as far as this rank knows: every rank decides by
@@ -46,7 +48,20 @@ class RunCheckpoints {
   /// Waits for an asynchronous save; only then is the checkpoint reported. Collective.
   void finish();
 
-  /// Returns the step of the run's newest own checkpoint; -1: none.
+  /// Takes memory for memory checkpoints, if the run has some; otherwise removes those of earlier
+  /// starts. Collective.
+  void reserve_memory();
+  /// Returns true if a memory checkpoint is due after the trainer's last step; the same on every
+  /// rank.
+  bool due_in_memory() const;
+  /// Makes a memory checkpoint of the trainer's state after its last step. Collective.
+  void save_in_memory();
+  /// Returns true if the trainer's state is in memory checkpoints, but not on disk.
+  bool only_in_memory() const;
+  /// Removes memory checkpoints if the trainer's state is on disk: the run has ended. Collective.
+  void release_memory();
+
+  /// Returns the step of the run's newest own checkpoint on disk; -1: none.
   std::int64_t saved_step() const { return saved_step_; }
   /// Returns the attention recorded in the checkpoint that the run resumed from; empty: none.
   const std::string& saved_attention() const { return saved_attention_; }
@@ -55,6 +70,8 @@ class RunCheckpoints {
  private:
   using Clock = std::chrono::steady_clock;
 
+  std::optional<checkpoint::TrainState> resume_from_memory();
+  std::int64_t newest_on_disk() const;
   StartEvent initialize_weights();
   void load_base(const checkpoint::BaseModel& saved);
   void refer_to_base(const std::string& folder, std::uint64_t hash);
@@ -73,12 +90,15 @@ class RunCheckpoints {
   checkpoint::State state_;                    ///< views into the trainer
   std::optional<checkpoint::BaseModel> base_;  ///< of what is saved
   DataOfRun data_;
+  std::optional<checkpoint::MemoryCheckpoints> memory_;  ///< ends after the store's saves
   checkpoint::Store store_;
   Clock::time_point last_save_ = Clock::now();
   std::filesystem::path under_way_;         ///< checkpoint being saved
   std::optional<StepLoss> best_under_way_;  ///< best checkpoint once that one is saved
   double blocked_seconds_ = 0;              ///< training has waited for it
+  std::int64_t disk_step_ = -1;             ///< newest on disk at the start
   std::int64_t saved_step_ = -1;
+  std::int64_t memory_step_ = -1;
   std::string saved_attention_;
   ValidationRecord validation_;
 };

@@ -1,0 +1,375 @@
+#include "checkpoint/memory/memory_checkpoints.hpp"
+
+#include <fcntl.h>
+#include <sys/statvfs.h>
+
+#include <algorithm>
+
+#include "checkpoint/memory/memory_folder.hpp"
+#include "core/file.hpp"
+#include "fixture.hpp"
+#include "support.hpp"
+#include "temporary_folder.hpp"
+
+namespace llamesh::test {
+namespace {
+
+namespace fs = std::filesystem;
+using checkpoint::MemoryCheckpointOptions;
+using checkpoint::MemoryCheckpoints;
+using checkpoint::MemoryImage;
+using checkpoint::PartnerCopy;
+
+/// A run folder, with memory checkpoints on two nodes if the world can be divided.
+class MemoryRun {
+ public:
+  explicit MemoryRun(PartnerCopy partner = PartnerCopy::automatic)
+      : topology(
+            comm::discover_topology(world(), world().size() % 2 == 0 ? world().size() / 2 : 0)),
+        options{.every_steps = 1, .partner = partner} {
+    comm::agree(world(), [&] {
+      if (world().rank() == 0) make_folder(folder.path() / "checkpoints");
+    });
+  }
+  ~MemoryRun() {
+    world().barrier();
+    for (int node = 0; world().rank() == 0 && node < topology.nodes; ++node) lose(node);
+  }
+
+  fs::path node_folder(int node) const {
+    return checkpoint::memory_folder_prefix(folder.path()) + memory_node_name(topology, node);
+  }
+  void lose(int node) const { fs::remove_all(node_folder(node)); }
+  /// Runs `work` on rank 0 while the others wait.
+  static void alone(const std::function<void()>& work) {
+    world().barrier();
+    comm::agree(world(), [&] {
+      if (world().rank() == 0) work();
+    });
+  }
+  /// Returns the files of a step's images on all nodes or one.
+  std::vector<fs::path> images_of(std::int64_t step, int only_node = -1) const {
+    std::vector<fs::path> found;
+    for (int node = 0; node < topology.nodes; ++node) {
+      if (only_node >= 0 && node != only_node) continue;
+      std::error_code error;
+      for (const auto& file : fs::directory_iterator(node_folder(node), error))
+        if (const auto header = MemoryImage::read_header(file.path());
+            header && header->step == step)
+          found.push_back(file.path());
+    }
+    return found;
+  }
+
+  MemoryCheckpoints start() const { return {folder.path(), options, topology, world()}; }
+  /// Saves steps 1 to `last`; their numbers are from versions 1 to `last`.
+  void save(const Job& job, int last, std::int64_t disk_step = -1) const {
+    auto memory = start();
+    memory.reserve(job.state());
+    for (int step = 1; step <= last; ++step) {
+      job.fill(step);
+      memory.save(job.state(), progress(step), disk_step);
+    }
+    memory.wait();
+    job.fill(0);
+  }
+  /// Resumes in a new start, and checks the numbers; returns the step, -1: nothing was used.
+  std::int64_t resume(const Job& job, std::int64_t disk_step = -1) const {
+    auto memory = start();
+    const auto got = memory.resume(job.state(), disk_step);
+    if (!got) return -1;
+    EXPECT_EQ(*got, progress(got->step));
+    EXPECT_EQ(job.wrong(static_cast<int>(got->step)), 0);
+    return got->step;
+  }
+
+  Folder folder;
+  comm::Topology topology;
+  MemoryCheckpointOptions options;
+};
+
+void flip_bit(const fs::path& file, std::int64_t at) {
+  auto bytes = Descriptor::to_write(file, O_RDWR);
+  char byte = 0;
+  bytes.read(at, &byte, 1);
+  byte = static_cast<char>(byte ^ 4);
+  bytes.write(at, &byte, 1);
+}
+
+TEST(MemoryCheckpoints, ANewStartContinuesFromTheNewestOfTwoSteps) {
+  for (const int replicate : {1, world().size()}) {
+    const MemoryRun run;
+    const Job job(replicate);
+    EXPECT_EQ(run.resume(job), -1) << "nothing yet";
+    run.save(job, 3);
+    EXPECT_EQ(run.resume(job), 3);
+    EXPECT_EQ(run.resume(job), 3) << "it stays";
+    world().barrier();
+    EXPECT_TRUE(run.images_of(1).empty());
+    EXPECT_FALSE(run.images_of(2).empty());
+  }
+}
+
+TEST(MemoryCheckpoints, ATornStepGivesWayToTheOneBefore) {
+  const MemoryRun run(PartnerCopy::off);
+  const Job job(1);
+  run.save(job, 3);
+  MemoryRun::alone([&] {
+    const auto torn = run.images_of(3).back();
+    MemoryImage(torn, MemoryImage::read_header(torn)->key.bytes, 0).invalidate();
+  });
+  EXPECT_EQ(run.resume(job), 2);
+}
+
+TEST(MemoryCheckpoints, WhatResumedFromAnOlderStepReplacesTheNewerImages) {
+  const MemoryRun run(PartnerCopy::off);
+  const Job job(1);
+  run.save(job, 3);
+  MemoryRun::alone([&] { flip_bit(run.images_of(3).back(), 5000); });
+  {
+    auto memory = run.start();
+    ASSERT_EQ(memory.resume(job.state(), -1)->step, 2);
+    memory.reserve(job.state());
+    world().barrier();
+    EXPECT_TRUE(run.images_of(3).empty()) << "of the first start";
+    EXPECT_FALSE(run.images_of(2).empty()) << "still the newest";
+    job.fill(3);
+    memory.save(job.state(), progress(3), -1);
+  }
+  EXPECT_EQ(run.resume(job), 3);
+}
+
+TEST(MemoryCheckpoints, ADamagedImageIsFoundWhereverTheBitIs) {
+  const Job job(1);
+  const auto bytes = checkpoint::image_bytes(key_of(job.state()).bytes, 0);
+  const auto smallest = world().min(bytes);
+  for (const std::int64_t at : {std::int64_t{20}, std::int64_t{4096}, smallest / 2, smallest - 9,
+                                smallest + 5}) {  // header, shards, hashes, text
+    for (const auto partner : {PartnerCopy::off, PartnerCopy::automatic}) {
+      const MemoryRun run(partner);
+      run.save(job, 3);
+      MemoryRun::alone([&] {
+        for (const auto& image : run.images_of(3, 0)) flip_bit(image, at);
+      });
+      const bool has_copies = partner == PartnerCopy::automatic && run.topology.nodes > 1;
+      EXPECT_EQ(run.resume(job), has_copies ? 3 : 2) << "byte " << at;
+    }
+  }
+}
+
+TEST(MemoryCheckpoints, ADamagedImageIsReplacedByItsCopyOnAnotherNode) {
+  if (world().size() < 2) return;
+  for (const int replicate : {1, 2}) {
+    const MemoryRun run;
+    const Job job(replicate);
+    run.save(job, 3);
+    MemoryRun::alone([&] { flip_bit(run.images_of(3, 0).front(), 5000); });
+    EXPECT_EQ(run.resume(job), 3);
+    MemoryRun::alone([&] {
+      for (const auto& image : run.images_of(3)) flip_bit(image, 5000);
+    });
+    EXPECT_EQ(run.resume(job), 2);
+    MemoryRun::alone([&] {
+      for (const auto& image : run.images_of(2)) flip_bit(image, 5000);
+    });
+    EXPECT_EQ(run.resume(job), -1);
+  }
+}
+
+TEST(MemoryCheckpoints, ALostNodeReceivesFromReplicasAndPartners) {
+  if (world().size() < 2) return;
+  for (const int lost : {0, 1}) {
+    for (const int replicate : {1, 2, world().size()}) {
+      const MemoryRun run;
+      const Job job(replicate);
+      run.save(job, 3);
+      MemoryRun::alone([&] { run.lose(lost); });
+      auto memory = run.start();
+      ASSERT_EQ(memory.resume(job.state(), -1)->step, 3);
+      EXPECT_EQ(job.wrong(3), 0);
+      memory.reserve(job.state());
+      job.fill(4);
+      memory.save(job.state(), progress(4), -1);
+      memory.wait();
+      EXPECT_EQ(run.resume(job), 4);
+      MemoryRun::alone([&] { run.lose(1 - lost); });
+      EXPECT_EQ(run.resume(job), 4) << "the new node has copies again";
+    }
+    const MemoryRun run(PartnerCopy::off);
+    const Job job(1);
+    run.save(job, 3);
+    MemoryRun::alone([&] { run.lose(lost); });
+    EXPECT_EQ(run.resume(job), -1);
+  }
+}
+
+TEST(MemoryCheckpoints, SurvivorsOfAShrunkenMeshHaveAllShards) {
+  const int half = world().size() / 2;
+  if (half == 0 || world().size() % 2 != 0) return;
+  const MemoryRun run;
+  {
+    const Job job(2);
+    run.save(job, 3);
+  }
+  // Node 1 is the only one now, so it has the name of the first.
+  MemoryRun::alone([&] {
+    run.lose(0);
+    fs::rename(run.node_folder(1), run.node_folder(0));
+  });
+  const auto survivors = world().split(world().rank() < half ? 0 : 1, world().rank());
+  if (world().rank() < half) {
+    const Job job(comm::ParallelDims({{"replicate", 1}, {"shard", half}}),
+                  sharding::whole_and_sharded);
+    MemoryCheckpoints memory(run.folder.path(), run.options, comm::discover_topology(survivors, 0),
+                             survivors);
+    const auto got = memory.resume(job.state(), -1);
+    ASSERT_TRUE(got);
+    EXPECT_EQ(got->step, 3);
+    std::int64_t wrong = 0;
+    job.for_each(3, [&](float& number, float value) { wrong += number != value ? 1 : 0; });
+    EXPECT_EQ(wrong, 0);
+  }
+  world().barrier();
+}
+
+TEST(MemoryCheckpoints, AnotherMeshFindsNothing) {
+  if (world().size() < 2) return;
+  const MemoryRun run;
+  const Job job(1);
+  run.save(job, 3);
+  EXPECT_EQ(run.resume(Job(world().size())), -1);
+  EXPECT_EQ(run.resume(job), 3);
+}
+
+TEST(MemoryCheckpoints, NothingOlderThanTheDiskIsUsed) {
+  const MemoryRun run;
+  const Job job(1);
+  run.save(job, 3, /*disk_step=*/1);
+  EXPECT_EQ(run.resume(job, 3), -1);
+  EXPECT_EQ(run.resume(job, 7), -1);
+  EXPECT_EQ(run.resume(job, 2), 3);
+  EXPECT_EQ(run.resume(job, 1), 3);
+  EXPECT_EQ(run.resume(job, 0), -1) << "step 1 was on disk: the user has gone back";
+  EXPECT_EQ(run.resume(job, -1), -1);
+}
+
+TEST(MemoryCheckpoints, AFolderThatWasRemovedAndMadeAgainIsAnotherRun) {
+  const MemoryRun run;
+  const Job job(1);
+  run.save(job, 3);
+  MemoryRun::alone([&] { fs::remove(run.folder.path() / "checkpoints" / ".run_id"); });
+  EXPECT_EQ(run.resume(job), -1);
+  auto memory = run.start();
+  memory.reserve(job.state());
+  world().barrier();
+  EXPECT_TRUE(run.images_of(3).empty());
+}
+
+TEST(MemoryCheckpoints, WhoeverResumesMayRefuseBeforeTheStateIsTouched) {
+  const MemoryRun run;
+  const Job job(1);
+  run.save(job, 2);
+  job.fill(9);
+  auto memory = run.start();
+  const auto refuse = [](const checkpoint::TrainState& saved) {
+    fail(ExitCode::bad_input, "not step {}", saved.step);
+  };
+  EXPECT_EQ(code_of([&] { memory.resume(job.state(), -1, refuse); }), ExitCode::bad_input);
+  EXPECT_EQ(job.wrong(9), 0);
+}
+
+TEST(MemoryCheckpoints, ATextMayGrow) {
+  const MemoryRun run;
+  const Job job(1);
+  auto large = progress(2);
+  large.config = std::string(300'000, 'x');
+  {
+    auto memory = run.start();
+    memory.reserve(job.state());
+    job.fill(1);
+    memory.save(job.state(), progress(1), -1);
+    job.fill(2);
+    memory.save(job.state(), large, -1);
+    memory.wait();
+  }
+  MemoryRun::alone([&] {
+    if (run.topology.nodes > 1) run.lose(1);
+  });
+  const auto got = run.start().resume(job.state(), -1);
+  ASSERT_TRUE(got);
+  EXPECT_EQ(got->config, large.config);
+  EXPECT_EQ(job.wrong(2), 0);
+}
+
+TEST(MemoryCheckpoints, FilesAreForTheUserAloneAndGoInTheEnd) {
+  const MemoryRun run;
+  const Job job(1);
+  auto memory = run.start();
+  memory.reserve(job.state());
+  memory.save(job.state(), progress(1), -1);
+  memory.wait();
+  const auto mine = run.node_folder(run.topology.node_of[static_cast<std::size_t>(world().rank())]);
+  EXPECT_EQ(fs::status(mine).permissions(), static_cast<fs::perms>(0700));
+  for (const auto& file : fs::directory_iterator(mine))
+    EXPECT_EQ(file.status().permissions(), static_cast<fs::perms>(0600)) << file.path();
+  world().barrier();
+  memory.remove();
+  world().barrier();
+  EXPECT_FALSE(fs::exists(mine));
+}
+
+TEST(MemoryCheckpoints, NothingIsWrittenThroughALink) {
+  const MemoryRun run;
+  const Job job(1);
+  MemoryRun::alone([&] { fs::create_directory_symlink(run.folder.path(), run.node_folder(0)); });
+  const auto line = left_by([&] { run.start().reserve(job.state()); }, ExitCode::bad_input);
+  if (world().rank() == 0) EXPECT_NE(line.find("only this user"), std::string::npos) << line;
+}
+
+TEST(MemoryCheckpoints, TooLittleMemoryIsOneLine) {
+  const MemoryRun run;
+  const auto mine = run.node_folder(run.topology.node_of[static_cast<std::size_t>(world().rank())]);
+  checkpoint::make_memory_folder(mine);
+  struct statvfs room {};
+  ASSERT_EQ(statvfs(mine.c_str(), &room), 0);
+  const auto bytes = static_cast<std::int64_t>(room.f_blocks * room.f_frsize);
+  if (bytes == 0) GTEST_SKIP() << "/dev/shm has no limit here";
+  const auto image = mine / fmt::format("image-{}", world().rank());
+  const auto line = error_of([&] { MemoryImage(image, 2 * bytes, 0); });
+  EXPECT_NE(line.find("no room for a memory checkpoint of "), std::string::npos) << line;
+}
+
+TEST(MemoryImages, HoldShardsOfAnyTypeAndSize) {
+  const TemporaryFolder folder;
+  const Job job(1);
+  auto state = job.state();
+  for (auto& shard : state.groups[1].shards)  // sizes that no line of the image divides
+    shard = Tensor(shard.data(), DType::bf16, {std::max<std::int64_t>(shard.numel() - 3, 0)});
+  state.groups[2].shards[0] = {};
+  job.fill(4);
+  MemoryImage image(folder.path("image"), key_of(state).bytes, 100);
+  EXPECT_FALSE(image.header());
+  image.fill(state, "text", {.run = 1, .start = 2, .step = 3, .key = key_of(state)});
+  EXPECT_TRUE(image.is_intact());
+  EXPECT_EQ(image.text(), "text");
+  EXPECT_EQ(image.step(), 3);
+  std::vector<std::string> before;
+  const auto bytes_of = [&] {
+    std::vector<std::string> all;
+    for (const auto& group : state.groups)
+      for (const auto& shard : group.shards)
+        all.emplace_back(static_cast<const char*>(shard.data()),
+                         shard ? static_cast<std::size_t>(shard.bytes()) : 0);
+    return all;
+  };
+  const auto expected = bytes_of();
+  job.fill(5);
+  EXPECT_NE(bytes_of(), expected);
+  image.load(state);
+  EXPECT_EQ(bytes_of(), expected);
+  fs::resize_file(folder.path("image"), 4096 + key_of(state).bytes);
+  EXPECT_FALSE(MemoryImage::read_header(folder.path("image"))) << "cut off";
+}
+
+}  // namespace
+}  // namespace llamesh::test
