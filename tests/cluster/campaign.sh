@@ -274,9 +274,13 @@ goodput() { tr -d '\n ' <"$1/state.json" | sed -n 's/.*"goodput":{\([^}]*\)}.*/\
 
 # relaunches RUN: for each relaunch after a failure, where it continued from and how many steps were lost.
 relaunches() {
-  awk '/the run failed in step [0-9]/ { sub(/.*failed in step /, ""); failed = $0 + 0; from = "disk" }
-    / resuming from memory, / { from = "memory" }
-    / resumed after step / && failed { sub(/.*resumed after step /, ""); print from, failed - $0; failed = 0 }' "$1/log.txt"
+  awk '/the run failed in step [0-9]/ { sub(/.*failed in step /, ""); failed = $0 + 0 }
+    / resumed after step / && failed {
+      from = / from memory/ ? "memory" : "disk"
+      sub(/.*resumed after step /, "")
+      print from, failed - $0
+      failed = 0
+    }' "$1/log.txt"
 }
 
 # seed: one run, one fault.

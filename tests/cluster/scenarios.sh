@@ -621,7 +621,7 @@ continued_from_memory() {
   local lost
   lost=$(lost_steps "$1")
   ((lost <= $2)) || bad "$lost steps are lost, more than $2"
-  grep -q "resuming from memory, after step " "$1/log.txt" || bad "it was not resumed from memory"
+  grep -q "resumed after step [0-9]* from memory" "$1/log.txt" || bad "it was not resumed from memory"
 }
 
 # resilient RUN NODES SPARES RESIZE [KEY=VALUE...]: a job of that script, past step 25.

@@ -245,6 +245,7 @@ void JobReport::on_saved_in_memory(std::int64_t step, double seconds) {
   if (!metrics_) return;
   metrics_->write_event("memory_checkpoint", step, fmt::format("{:.3f} s", seconds));
   state_.memory_step = step;
+  gauges_.memory_step = step;
   state_.goodput.saving += seconds;
   in_loop_ += seconds;
 }
