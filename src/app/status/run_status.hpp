@@ -33,7 +33,7 @@ struct RunStatus {
   /// Step of the newest memory checkpoint, if it is newer and the run is not done. A node that is
   /// lost, or given back to Slurm, may have taken it along.
   std::optional<std::int64_t> memory_checkpoint;
-  std::optional<train::StepLoss> best;      ///< best checkpoint kept, and its validation loss
+  std::optional<train::StepLoss> best;  ///< best checkpoint kept, and its validation loss
   std::optional<std::int64_t> restarts;
   std::optional<double> kilowatt_hours;   ///< of all starts, when state.json was written
   std::optional<train::Goodput> goodput;  ///< of all starts, likewise

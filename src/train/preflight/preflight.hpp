@@ -26,8 +26,9 @@ std::string verdict(const std::vector<Finding>& findings);
 
 /// Checks every node before a long run: the same build everywhere, correct collectives on every
 /// axis, compute rate, a run folder that all nodes see and can write durably, room for two and a
-/// half checkpoints and for memory checkpoints, clocks that agree. Rank 0 prints a table. `build` is this rank's version text.
-/// Returns `stopped_early` if some nodes are bad; throws if all are. Leaves no files. Collective.
+/// half checkpoints and for memory checkpoints, clocks that agree. Rank 0 prints a table. `build`
+/// is this rank's version text. Returns `stopped_early` if some nodes are bad; throws if all are.
+/// Leaves no files. Collective.
 ExitCode preflight(const comm::Communicator& world, const Setup& setup, const std::string& build);
 
 }  // namespace llamesh::train
