@@ -32,9 +32,14 @@ void LossSum::add(device::Stream& stream, const Tensor& losses) {
   arrival.done = device::download_async(stream, arrival.host.data(), losses);
 }
 
-double LossSum::take() {
+double LossSum::sum() {
   for (std::size_t i = 0; i < arrivals_.size(); ++i)
     finish(arrivals_[(next_ + i) % arrivals_.size()]);
+  return sum_;
+}
+
+double LossSum::take() {
+  sum();
   return std::exchange(sum_, 0.0);
 }
 

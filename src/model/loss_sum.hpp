@@ -18,7 +18,9 @@ class LossSum {
   /// Adds a micro-batch's losses (M) fp32, as produced by the work queued on `stream` so far. Later
   /// work may overwrite them.
   void add(device::Stream& stream, const Tensor& losses);
-  /// Waits for everything added since the last call and returns the sum.
+  /// Waits for everything added since the last take() and returns the sum.
+  double sum();
+  /// Like sum(), and begins a new sum.
   double take();
 
  private:

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "comm/mesh/device_mesh.hpp"
@@ -16,8 +18,9 @@ namespace llamesh::sharding {
 
 /// A micro-batch's position in its optimizer step.
 struct MicroBatch {
-  bool first;  ///< its gradients overwrite those from the previous step
-  bool last;   ///< its gradients complete the step and are reduced over the replicas
+  bool first;              ///< its gradients overwrite those from the previous step
+  bool last;               ///< its gradients complete the step and are reduced over the replicas
+  bool discarded = false;  ///< its gradients are not reduced; the step's first one follows
 };
 
 /// Fully sharded data parallelism: schedules gathers and reductions for the units in a
@@ -51,6 +54,12 @@ class Fsdp final : public model::Weights {
 
   /// Call before each training micro-batch's forward pass.
   void begin_micro_batch(const MicroBatch& place) { micro_batch_ = place; }
+
+  /// Callback with a unit's complete local gradients (numel), before they are reduced over any
+  /// ranks or discarded. The work that writes them is queued on the compute stream.
+  using OnGradients = std::function<void(std::size_t unit, const Tensor& gradients)>;
+  /// Calls `on_gradients` when a backward pass leaves a unit that is trained. Empty: no call.
+  void observe_gradients(OnGradients on_gradients) { on_gradients_ = std::move(on_gradients); }
   /// Makes later work on the state's stream see all units' gradients in the shards. Rethrows errors
   /// from the reductions.
   void finish_gradients();
@@ -134,6 +143,7 @@ class Fsdp final : public model::Weights {
   void fetch_gradient_shard(std::size_t unit);
   device::Event store_gradient_shard(std::size_t unit);
   void reduce(std::size_t unit);
+  void discard(std::size_t unit);
   /// Returns this rank's part of a parameter, as a view into the unsharded unit.
   Tensor view(model::ParameterId id, const Tensor& unsharded) const;
   bool accumulates_in_place(const UnitState& unit) const {
@@ -152,6 +162,7 @@ class Fsdp final : public model::Weights {
   model::ModuleId backward_end_;
   const bool poison_;  ///< LLAMESH_POISON=1: released memory turns into NaNs
   MicroBatch micro_batch_{true, true};
+  OnGradients on_gradients_;
   std::vector<UnitRange> units_of_module_;  ///< per module
   std::vector<std::size_t> index_in_unit_;  ///< per parameter
   std::deque<Group> groups_;                ///< a deque keeps addresses stable

@@ -81,6 +81,8 @@ void Fsdp::reduce(std::size_t u) {
   UnitState& unit = units_[u];
   expects(std::all_of(unit.written.begin(), unit.written.end(), [](bool w) { return w; }),
           "{}: a parameter got no gradient", layout_.units()[u].name);
+  if (on_gradients_) on_gradients_(u, unit.gradients.slice(0, layout_.units()[u].numel));
+  if (micro_batch_.discarded) return discard(u);
   auto& reductions = *unit.group->reductions.collectives;
   auto& replicas = unit.group->replicas;
   const char* name = layout_.units()[u].name.c_str();
@@ -99,6 +101,17 @@ void Fsdp::reduce(std::size_t u) {
     unit.reduced = replicas.collectives->all_reduce(unit.gradient, unit.reduced);
   }
   if (copies_) unit.reduced = store_gradient_shard(u);
+}
+
+/// Releases the unit's gradients unread. The next micro-batch overwrites the gradient shard.
+void Fsdp::discard(std::size_t u) {
+  UnitState& unit = units_[u];
+  const auto done = compute_.record();
+  if (!accumulates_in_place(unit)) unit.group->gradient_slots.release(u, done);
+  unit.gradients = {};
+  if (!copies_) return;
+  unit.group->gradient_shards.release(u, done);
+  unit.gradient = {};
 }
 
 void Fsdp::finish_gradients() {

@@ -119,8 +119,11 @@ TEST_F(SuperviseTest, BlamesAnErrorsHostOnlyIfItIsAtFault) {
     Nodes blamed;
   };
   const std::string differs = "rank 3 on n2 differs in weights or moments from ranks 0, 1";
-  const std::array<Case, 4> cases{
+  const std::string computed = "in step 5, rank 3 on n2 computed different bits for the same ";
+  const std::array<Case, 6> cases{
       {{ExitCode::stopped_early, differs, {"n2"}},
+       {ExitCode::stopped_early, computed + "micro-batch, first in the loss", {"n2"}},
+       {ExitCode::stopped_early, "one of rank 3 on n2, rank 4 on n3, is at fault", {}},
        {ExitCode::stopped_early,
         "a kernel failed on the GPU by a fault of it or of its node: ECC",
         {"n2"}},

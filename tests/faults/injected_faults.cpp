@@ -1,9 +1,10 @@
-// Faults in faulty_llamesh: llamesh, linked with the two functions below around their originals
+// Faults in faulty_llamesh: llamesh, linked with the functions below around their originals
 // (--wrap). LLAMESH_FAULT="KIND RANK STEP NUMBER" selects a rank's fault; NUMBER draws its details:
 //   flipped  a bit in its master weights or moments flips before the step's passes
 //   nan      bit 30 in a norm's weight flips there, which makes it a NaN
 //   another  before these passes all ranks make an extra all-reduce; this rank makes a different
 //            collective, none, or two
+//   wrong    a bit flips in the first gradient of a weight matrix that it computes then
 // It writes the fault's time (nanoseconds since 1970) to the file LLAMESH_FAULT_AT.
 #include <algorithm>
 #include <bit>
@@ -13,9 +14,11 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <utility>
 
 #include "comm/mesh/device_mesh.hpp"
 #include "core/error.hpp"
+#include "core/tensor.hpp"
 #include "train/step/trainer.hpp"
 
 namespace llamesh {
@@ -36,13 +39,15 @@ Fault asked() {
   std::istringstream words(text == nullptr ? "" : text);
   words >> fault.kind >> fault.rank >> fault.step >> fault.number;
   if (text == nullptr) return fault;
-  expects(words && (fault.kind == "flipped" || fault.kind == "nan" || fault.kind == "another"),
+  const auto kinds = {"flipped", "nan", "another", "wrong"};
+  expects(words && std::ranges::find(kinds, fault.kind) != kinds.end(),
           "LLAMESH_FAULT is no fault");
   return fault;
 }
 
 const Trainer* trainer_of_run = nullptr;
 comm::DeviceMesh* mesh_of_run = nullptr;
+bool next_gradient_is_wrong = false;
 
 void note_time() {
   const char* file = std::getenv("LLAMESH_FAULT_AT");
@@ -110,7 +115,9 @@ void inject(const Trainer& trainer) {
   if (here) note_time();
   if (fault.kind == "another") return call_collective(here, fault.number);
   if (!here) return;
-  if (fault.kind == "nan")
+  if (fault.kind == "wrong")
+    next_gradient_is_wrong = true;
+  else if (fault.kind == "nan")
     flip_to_nan(trainer);
   else
     flip(trainer, fault.number);
@@ -122,6 +129,9 @@ void inject(const Trainer& trainer) {
 #define MAKE_TRAINER \
   "_ZN7llamesh5train7TrainerC1ERKNS_4comm12CommunicatorERKNS0_5SetupERNS2_10DeviceMeshE"
 #define LLAMA_TRAIN "_ZN7llamesh5model8CausalLM5trainERNS0_7WeightsERKNS0_5BatchEf"
+#define WEIGHT_GRADIENT                                                                 \
+  "_ZN7llamesh3ops3cpu22linear_backward_weightERNS_6device6StreamENS_6TensorES5_S5_NS_" \
+  "10AccumulateE"
 
 void real_trainer(Trainer* self, const comm::Communicator& world, const train::Setup& setup,
                   comm::DeviceMesh& mesh) __asm__("__real_" MAKE_TRAINER);
@@ -131,6 +141,10 @@ void real_train(model::CausalLM* self, model::Weights& weights, const model::Bat
                 float scale) __asm__("__real_" LLAMA_TRAIN);
 void wrapped_train(model::CausalLM* self, model::Weights& weights, const model::Batch& batch,
                    float scale) __asm__("__wrap_" LLAMA_TRAIN);
+void real_weight_gradient(device::Stream& stream, Tensor dw, Tensor dy, Tensor x,
+                          Accumulate accumulate) __asm__("__real_" WEIGHT_GRADIENT);
+void wrapped_weight_gradient(device::Stream& stream, Tensor dw, Tensor dy, Tensor x,
+                             Accumulate accumulate) __asm__("__wrap_" WEIGHT_GRADIENT);
 
 void wrapped_trainer(Trainer* self, const comm::Communicator& world, const train::Setup& setup,
                      comm::DeviceMesh& mesh) {
@@ -143,6 +157,12 @@ void wrapped_train(model::CausalLM* self, model::Weights& weights, const model::
                    float scale) {
   if (trainer_of_run != nullptr) inject(*trainer_of_run);  // otherwise a plan is being made
   real_train(self, weights, batch, scale);
+}
+
+void wrapped_weight_gradient(device::Stream& stream, Tensor dw, Tensor dy, Tensor x,
+                             Accumulate accumulate) {
+  real_weight_gradient(stream, dw, dy, x, accumulate);
+  if (std::exchange(next_gradient_is_wrong, false)) flip_bit(*dw.as<float>(), 20);
 }
 
 }  // namespace llamesh

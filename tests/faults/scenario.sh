@@ -548,6 +548,26 @@ flipped_bit_of_two() {
   goes_wrong 75 flipped:11 mesh.ranks_per_node=2 debug.replica_hash_every=1
   expect_line "after step 3: rank 0 on $(hostname), rank 2 on $(hostname) hold the same shards along replicate" "no majority"
 }
+# It computes a wrong gradient, of whose unit no rank has a replica.
+wrong_gradient() {
+  local options=(sharding.strategy=full_shard mesh.ranks_per_node=2 debug.replay_every=3)
+  goes_wrong 75 wrong:0 checkpoint.every_steps=2 "${options[@]}"
+  names_rank_2
+  expect_line "in step 3, rank 2 on $(hostname) computed different bits for the same micro-batch, first in the gradient of " \
+    "nothing is saved"
+  [[ $(cat runs/tiny/checkpoints/LATEST) == step_00000002 && ! -e runs/tiny/checkpoints/step_00000003 ]] || bad "it has saved"
+  # Healed, the run loses nothing.
+  local losses='s/.*"loss":\([^,]*\),"grad_norm".*/\1/p' undisturbed
+  launch 4 train $tiny run.name=undisturbed train.global_batch=8 train.steps=4 "${options[@]}"
+  undisturbed=$(sed -n "$losses" runs/undisturbed/metrics.jsonl)
+  LLAMESH_FAULT="wrong 2 3 0" launch 4 train $tiny run.name=healed train.global_batch=8 train.steps=4 debug.on_mismatch=heal \
+    "${options[@]}"
+  [[ $code == 0 ]] && grep -q "rank 2 on .*; the step's forward and backward passes are computed again" err ||
+    bad "it is not healed"
+  grep -q '"event":"healed","step":3,' runs/healed/metrics.jsonl || bad "metrics.jsonl has no event: healed"
+  [[ $(wc -l <<<"$undisturbed") == 4 && $(sed -n "$losses" runs/healed/metrics.jsonl) == "$undisturbed" ]] ||
+    bad "the losses are not those of an undisturbed run"
+}
 # It is asked for another collective, for one more, for one less: within a node and between nodes.
 another_collective() {
   local number

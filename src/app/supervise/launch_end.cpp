@@ -44,13 +44,15 @@ std::vector<std::string> host_of(const Json& failure) {
 
 /// Returns true unless failure.json holds an error by which the rank that reports it need not be at
 /// fault: NCCL, for example, reports that another rank is gone. The exceptions are a fault of a GPU
-/// (device/cuda/devices.cpp) and replicas that differ (train/health/replica_check.cpp).
+/// (device/cuda/devices.cpp), replicas that differ (train/health/replica_check.cpp), and a
+/// micro-batch that differs when repeated, on one host (replay_check.cpp there).
 bool names_culprit(const Json& failure) {
   if (failure["kind"] != "error") return true;
   if (!failure["detail"].is_string()) return false;
   const auto& error = failure["detail"].get_ref<const std::string&>();
-  constexpr std::array<std::string_view, 2> of_the_reporter{
-      "failed on the GPU by a fault of it or of its node", "in weights or moments from ranks"};
+  constexpr std::array<std::string_view, 3> of_the_reporter{
+      "failed on the GPU by a fault of it or of its node", "in weights or moments from ranks",
+      "computed different bits for the same micro-batch"};
   return std::ranges::any_of(of_the_reporter,
                              [&](auto text) { return error.find(text) != error.npos; });
 }

@@ -7,7 +7,6 @@
 
 #include "comm/diagnosis/fingerprint_check.hpp"
 #include "comm/transports/exchange.hpp"
-#include "core/hash.hpp"
 #include "device/device.hpp"
 
 namespace llamesh::train {
@@ -129,16 +128,9 @@ device::MemoryKind ReplicaCheck::memory_of(const Group& group) const {
 
 std::uint64_t ReplicaCheck::hash(const Group& group) {
   if (!has_replicas(group)) return 0;
-  const auto memory = memory_of(group);
-  auto& stream = device::stream_of(memory);
-  const bool in_place = device::host_accessible(memory);
-  if (!in_place && !piece_) piece_ = device::Buffer::on_host(piece_numel * size_of(DType::f32));
+  auto& stream = device::stream_of(memory_of(group));
   RunningHash hash;
-  stream.record().wait();
-  for_each_piece(group, [&](const Tensor& piece) {
-    if (!in_place) device::download(stream, piece_.data(), piece);
-    hash.add(in_place ? piece.data() : piece_.data(), static_cast<std::size_t>(piece.bytes()));
-  });
+  for_each_piece(group, [&](const Tensor& piece) { hasher_.add(hash, stream, piece); });
   return hash.value();
 }
 

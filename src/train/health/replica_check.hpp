@@ -10,6 +10,7 @@
 #include "comm/mesh/device_mesh.hpp"
 #include "device/buffer.hpp"
 #include "sharding/sharded_state.hpp"
+#include "train/health/tensor_hasher.hpp"
 #include "train/step/trainer.hpp"
 
 namespace llamesh::train {
@@ -68,8 +69,8 @@ class ReplicaCheck {
   Trainer& trainer_;
   const sharding::ShardedState& state_;
   std::vector<comm::AxisSet> replicas_;  ///< per group
-  device::Buffer piece_;                 ///< host copy of GPU state
-  std::int64_t checked_ = -1;            ///< last step compared
+  TensorHasher hasher_;
+  std::int64_t checked_ = -1;  ///< last step compared
 };
 
 }  // namespace llamesh::train

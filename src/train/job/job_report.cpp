@@ -169,6 +169,7 @@ void JobReport::on_step(const StepRecord& record) {
     spdlog::warn("{}", line);
     metrics_->write_event(event, record.step, line);
   };
+  for (const auto& line : record.healed) warn("healed", line);
   for (const auto& line : record.stragglers) warn("straggler", line);
   for (const auto& line : record.idle_experts) warn("idle_experts", line);
   if (!record.skipped.empty()) warn("skipped", record.skipped);

@@ -75,7 +75,8 @@ class Run {
     report_.open();
     flight_.emplace(world_, setup_.topology, folder_);
     report_.log_job(trainer_);
-    if (const auto line = replica_check_.describe(); !line.empty()) spdlog::info("{}", line);
+    for (const auto& line : {replica_check_.describe(), trainer_.replay_check().describe()})
+      if (!line.empty()) spdlog::info("{}", line);
     const StartEvent event = checkpoints_.resume(changes_);
     nothing_to_do_ =
         is_done() && checkpoints_.saved_step() == trainer_.step() && report_.was_done();

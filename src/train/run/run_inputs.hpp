@@ -79,16 +79,17 @@ struct LogOptions {
   ExpertMetrics experts = ExpertMetrics::total;
 };
 
-/// Policy for replicas of a shard that differ.
+/// Policy for bits that differ although they must be equal.
 enum class OnMismatch : std::uint8_t {
   stop,
-  heal,  ///< the majority's shards replace differing ones
+  heal,  ///< the majority's shards replace differing ones; a step's passes are computed again
 };
 
 /// Options under the inputs' `debug:` key.
 struct DebugOptions {
   bool contract = false;  ///< every step compares the collectives called along each axis
   std::int64_t replica_hash_every = 0;  ///< steps between replica comparisons; 0: none
+  std::int64_t replay_every = 0;        ///< steps between repetitions of a micro-batch; 0: none
   OnMismatch on_mismatch = OnMismatch::stop;
 };
 

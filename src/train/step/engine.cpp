@@ -34,6 +34,12 @@ void Engine::forward_backward(std::span<const model::Batch> micro_batches, float
   model.end_step();
 }
 
+void Engine::replay(const model::Batch& first, float scale, std::int64_t micro_batches) {
+  model.begin_step(micro_batches);
+  fsdp.begin_micro_batch({.first = true, .last = true, .discarded = true});
+  model.train(fsdp, first, scale);
+}
+
 void Engine::update(double lr, double norm, std::int64_t step) {
   optimizer.step(lr, norm, step, [&](std::size_t unit) { fsdp.on_master_weights_updated(unit); });
 }

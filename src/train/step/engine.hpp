@@ -27,6 +27,10 @@ struct Engine {
   void forward_backward(
       std::span<const model::Batch> micro_batches, float scale,
       const std::function<void()>& on_micro_batch = [] {});
+  /// Runs forward and backward for a step's first micro-batch ahead of forward_backward(), which
+  /// then computes as if this had not been called. Discards the gradients; the caller takes the
+  /// loss. The step has `micro_batches` of them.
+  void replay(const model::Batch& first, float scale, std::int64_t micro_batches);
   /// Updates the weights (Optimizer::step).
   void update(double lr, double norm, std::int64_t step);
   /// On CPUs, returns the seconds for which copies to and from the host have blocked the compute

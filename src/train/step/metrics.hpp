@@ -56,6 +56,7 @@ struct StepRecord {
   std::vector<std::string> stragglers = {};    ///< a line for each rank newly found slow
   std::optional<ExpertBalance> experts = {};   ///< of the step's tokens, if there are experts
   std::vector<std::string> idle_experts = {};  ///< a line for each layer with newly idle experts
+  std::vector<std::string> healed = {};        ///< a line for each repetition of the passes
   std::string skipped = {};                    ///< reason for making no update; "": updated
 };
 

@@ -53,6 +53,7 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
       micro_batches_(static_cast<std::size_t>(setup.micro_batches),
                      data::TokenBatch(setup.inputs.train.micro_batch, setup.row_length())),
       meter_(world, setup, mesh, engine_, threads_),
+      replay_check_(world, setup, engine_),
       nonfinite_(setup.inputs.train.on_nonfinite, setup.topology.host_of) {
   const Inputs& in = setup.inputs;
   for (const auto& tokens : setup.validation_tokens)
@@ -113,11 +114,7 @@ StepRecord Trainer::train_step(const OnProgress& on_progress, const Request& req
   StepRecord record;
   std::vector<StepPart> parts;
   const auto passes_are_finite = [&] {
-    engine_.forward_backward(as_tensors(micro_batches_), 1.0F / static_cast<float>(divisor),
-                             on_progress);
-    parts = exchange(request);
-    mesh_.check_fingerprints();
-    return sum_up(record, parts, divisor);
+    return run_passes(record, parts, divisor, on_progress, request);
   };
   const bool finite = passes_are_finite() || (repair() && passes_are_finite());
   meter_.begin_update();
@@ -140,6 +137,39 @@ StepRecord Trainer::train_step(const OnProgress& on_progress, const Request& req
   }
   meter_.end_step(record, by_rank);
   return record;
+}
+
+/// Runs the step's passes and fills the record's loss and gradient norm. If the replay of the first
+/// micro-batch differed and that is to be healed, runs them once more. Returns true if both numbers
+/// are finite.
+bool Trainer::run_passes(StepRecord& record, std::vector<StepPart>& parts, double divisor,
+                         const OnProgress& on_progress, const Request& request) {
+  const float scale = 1.0F / static_cast<float>(divisor);
+  for (auto on_mismatch = setup_.inputs.debug.on_mismatch;; on_mismatch = OnMismatch::stop) {
+    const auto batches = as_tensors(micro_batches_);
+    if (replay_check_.due(step_ + 1)) {
+      replay_check_.replay(batches.front(), scale, std::ssize(batches));
+      on_progress();
+    }
+    engine_.forward_backward(batches, scale, [&] {
+      replay_check_.on_micro_batch();
+      on_progress();
+    });
+    parts = exchange(request);
+    mesh_.check_fingerprints();
+    if (replay_agrees(record, parts, on_mismatch)) return sum_up(record, parts, divisor);
+  }
+}
+
+/// Throws on a difference unless it is to be healed.
+bool Trainer::replay_agrees(StepRecord& record, const std::vector<StepPart>& parts,
+                            OnMismatch on_mismatch) const {
+  std::vector<std::int64_t> differences;
+  for (const auto& part : parts) differences.push_back(part.difference);
+  auto line = replay_check_.judge(step_ + 1, differences, on_mismatch);
+  if (line.empty()) return true;
+  record.healed.push_back(std::move(line));
+  return false;
 }
 
 /// Takes the step's data from the loader; returns the number of valid targets over all ranks. In
@@ -169,6 +199,7 @@ std::vector<Trainer::StepPart> Trainer::exchange(const Request& request) {
   mine.loss = engine_.model.take_loss();
   mine.measured = meter_.sample();
   mine.request = request(mine.measured.seconds);
+  mine.difference = replay_check_.difference();
   mine.broken = !mesh_.healthy();  // the norm has waited for the step's last collective
   auto parts = comm::all_gather(world_, mine,
                                 "the loss, the gradient norm and the measurements of the step");

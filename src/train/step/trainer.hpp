@@ -12,6 +12,7 @@
 #include "data/validation.hpp"
 #include "device/async_copy.hpp"
 #include "train/health/nonfinite_steps.hpp"
+#include "train/health/replay_check.hpp"
 #include "train/run/setup.hpp"
 #include "train/step/engine.hpp"
 #include "train/step/expert_balance.hpp"
@@ -67,6 +68,7 @@ class Trainer {
   /// StepMeter::measure_gemm_peak().
   void measure_gemm_peak() { meter_.measure_gemm_peak(); }
   const StepMeter& meter() const { return meter_; }
+  const ReplayCheck& replay_check() const { return replay_check_; }
   /// Returns the tensors that a checkpoint stores.
   const sharding::ShardedState& state() const { return engine_.state; }
   /// Notes that work in the compute stream has overwritten the master weights from outside.
@@ -83,10 +85,15 @@ class Trainer {
     double squared_norm = 0;  ///< over its gradient shards
     bool broken = false;      ///< a collective was aborted: the two above are invalid
     std::int64_t request = 0;
+    std::int64_t difference = 0;  ///< ReplayCheck::difference()
     StepMeter::Sample measured{};
   };
 
   std::int64_t load_micro_batches();
+  bool run_passes(StepRecord& record, std::vector<StepPart>& parts, double divisor,
+                  const OnProgress& on_progress, const Request& request);
+  bool replay_agrees(StepRecord& record, const std::vector<StepPart>& parts,
+                     OnMismatch on_mismatch) const;
   std::vector<StepPart> exchange(const Request& request);
   bool sum_up(StepRecord& record, const std::vector<StepPart>& parts, double divisor) const;
   void record_experts(StepRecord& record);
@@ -109,6 +116,7 @@ class Trainer {
   std::int64_t step_ = 0;                            ///< steps done
   std::int64_t tokens_ = 0;                          ///< trained on since the start of the run
   StepMeter meter_;
+  ReplayCheck replay_check_;
   NonfiniteSteps nonfinite_;
   IdleExperts idle_experts_;
 };

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/mesh/communicator.hpp"
+#include "train/health/tensor_hasher.hpp"
+#include "train/run/setup.hpp"
+#include "train/step/engine.hpp"
+
+namespace llamesh::train {
+
+/// Ranks of which one or more computed wrong bits.
+struct ReplayFault {
+  std::vector<int> ranks;       ///< one, or several that exchange values within a micro-batch
+  std::int64_t difference = 0;  ///< their first (ReplayCheck::difference())
+};
+
+/// Finds faults from each rank's first difference. Along the axes in `exchange`, ranks exchange
+/// values within a micro-batch, so a fault spreads: the ranks in such a group whose bits differ
+/// first count. Pure.
+std::vector<ReplayFault> find_faults(std::span<const std::int64_t> differences,
+                                     comm::AxisSet exchange, const comm::ParallelDims& dims);
+
+/// Check for wrong computation that needs no replicas: every `debug.replay_every` steps, each rank
+/// computes the step's first micro-batch twice, with the same weights and tokens. A rank compares
+/// the bits of its loss and, unit by unit, of its gradients before any reduction. All sums are
+/// taken in a fixed order, so a difference is a fault of the machine or a bug. The step's results
+/// are those without the check.
+class ReplayCheck {
+ public:
+  /// Borrows all arguments.
+  ReplayCheck(const comm::Communicator& world, const Setup& setup, Engine& engine);
+  ReplayCheck(const ReplayCheck&) = delete;
+  ReplayCheck& operator=(const ReplayCheck&) = delete;
+
+  /// Describes the check in one line; empty if it is off.
+  std::string describe() const;
+  /// Returns true if step `step` (from 1) computes a micro-batch twice.
+  bool due(std::int64_t step) const;
+  /// Computes a step's first micro-batch ahead of Engine::forward_backward(), with the same `scale`
+  /// and number of micro-batches. Waits for the device.
+  void replay(const model::Batch& first, float scale, std::int64_t micro_batches);
+  /// Notes that Engine::forward_backward() has done a micro-batch. After the first one since
+  /// replay() it waits for the device and compares.
+  void on_micro_batch();
+  /// Returns this rank's first difference since replay(): 0 none, 1 the loss, 2 + i the gradient of
+  /// the i-th unit that the backward pass completes.
+  std::int64_t difference() const { return difference_; }
+  /// Returns a line on what differs in step `step`, empty if nothing does, given each rank's
+  /// difference(). With OnMismatch::stop a difference throws (exit 75) on the rank at fault; the
+  /// others throw comm::PeerFailure. Collective.
+  std::string judge(std::int64_t step, std::span<const std::int64_t> differences,
+                    OnMismatch on_mismatch) const;
+
+ private:
+  /// Results of one pass over the micro-batch.
+  struct Results {
+    double loss = 0;
+    std::vector<std::size_t> units = {};     ///< in the order of the backward pass
+    std::vector<std::uint64_t> hashes = {};  ///< of their gradients
+  };
+  void record_into(Results& results);
+  std::int64_t compare() const;
+  bool on_one_host(const ReplayFault& fault) const;
+  std::string describe(std::int64_t difference) const;
+  std::string describe(const ReplayFault& fault) const;
+
+  const comm::Communicator& world_;
+  const Setup& setup_;
+  Engine& engine_;
+  comm::AxisSet exchange_;
+  TensorHasher hasher_;
+  Results replayed_, own_;
+  bool comparing_ = false;  ///< between replay() and the end of the step's first micro-batch
+  std::int64_t difference_ = 0;
+};
+
+}  // namespace llamesh::train
