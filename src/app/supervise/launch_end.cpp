@@ -55,6 +55,10 @@ LaunchRecord::LaunchRecord(fs::path run_folder)
       state_(text_of(train::state_file(folder_))),
       failure_(text_of(train::failure_file(folder_))) {}
 
+bool LaunchRecord::has_started() const {
+  return text_of(train::state_file(folder_)) != state_;
+}
+
 bool LaunchRecord::has_ended() const {
   const auto text = text_of(train::state_file(folder_));
   if (text == state_) return false;
