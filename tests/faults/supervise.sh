@@ -4,6 +4,7 @@
 # that they were called. The cases are the functions below; CMakeLists.txt names them.
 # shellcheck disable=SC2016,SC2015  # what the stand-ins expand themselves
 set -uo pipefail
+export program
 program=$(readlink -f "$1")
 work=$(mktemp -d "${TMPDIR:-/tmp}/llamesh-supervise.XXXXXX")
 trap 'rm -rf "$work"' EXIT
@@ -228,6 +229,28 @@ srun_waits() {
   expect 0 "node1,node2 node1,node3" ""
   logs "srun still waits 8 s after the end of the run"
   grep -q "signal=KILL 7.0" ended || bad "the step was not ended"
+}
+
+# srun waits and starts nothing; node1 has the fault. The limit is 5 x LLAMESH_MPI_TIMEOUT.
+never_started() {
+  given <<<'try_node() { [[ $1 == node1 ]] || echo launched; }; launch() { (($1 > 1)) && finishes; exec sleep 50; }'
+  LLAMESH_MPI_TIMEOUT=1 supervise --spares 1
+  expect 0 "node1,node2 node2,node3" ""
+  logs "llamesh has not been started after 5 s"
+  logs "node1 is left out: no program can be launched on it"
+}
+
+# The program announces its start, and may then take its time for the data.
+slow_start() {
+  given <<<'launch() { env -u SLURM_JOB_ID "$program" train absent.yaml; sleep 7; finishes; }'
+  LLAMESH_MPI_TIMEOUT=1 supervise --spares 1
+  logs "absent.yaml"
+  expect 0 "node1,node2" ""
+  [[ ! -e run/.started ]] || bad "the sign of the start is left behind"
+  rm -r launches run/*
+  given <<<'launch() { sleep 7; finishes; }'
+  LLAMESH_MPI_TIMEOUT=0 supervise --spares 1
+  expect 0 "node1,node2" ""
 }
 
 cannot_launch() {

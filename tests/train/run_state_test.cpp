@@ -1,5 +1,6 @@
 #include "train/job/run_state.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -197,6 +198,112 @@ TEST(StartAfter, RefusesToGoOnByOneStepAJob) {
     EXPECT_NE(text.find("the end of the walltime"), std::string::npos) << text;
   }
   EXPECT_EQ(start_after(state, 0, true).starts_here, 1);  // somebody started over
+}
+
+/// End of a start that gained nothing, and the hosts of the next one.
+struct FruitlessStart {
+  int rank;  // to blame; -1: nobody
+  const char* culprit;
+  const char* doing;
+  std::vector<std::string> next_hosts;
+};
+
+/// Returns whether the start after these is refused.
+bool is_refused_after(const std::vector<FruitlessStart>& starts) {
+  auto state = start_after({}, 40, true, {"n1", "n2"});
+  for (const auto& [rank, culprit, doing, next_hosts] : starts) {
+    state.phase = RunPhase::stopped;
+    if (rank >= 0) {
+      state.culprit_ranks = {rank};
+      state.culprit_hosts = {culprit};
+      state.doing = doing;
+    }
+    const auto read = parse_run_state(to_text(state));
+    EXPECT_TRUE(read);
+    try {
+      state = start_after(read, 40, true, next_hosts);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::no_progress);
+      EXPECT_EQ(&starts.back().next_hosts, &next_hosts) << "refused too early";
+      return true;
+    }
+  }
+  return false;
+}
+
+TEST(StartAfter, DoesNotCountFaultsOfNodesThatAreLeftOut) {
+  const char* const step_47 = "training step 47";
+  const char* const step_44 = "training step 44";
+  struct Case {
+    const char* name;
+    std::vector<FruitlessStart> starts;
+    bool refused;
+  };
+  const std::vector<Case> cases{
+      {"other nodes each time",
+       {{1, "n2", step_47, {"n1", "n3"}},
+        {1, "n3", step_44, {"n1", "n4"}},
+        {0, "n1", step_47, {"n4", "n5"}}},
+       false},
+      {"the same fault on another node",
+       {{1, "n2", step_47, {"n1", "n3"}}, {1, "n3", step_47, {"n1", "n4"}}},
+       true},
+      {"the same step, another rank",
+       {{1, "n2", step_47, {"n1", "n3"}}, {0, "n1", step_47, {"n3", "n4"}}},
+       false},
+      {"the node is used again",
+       {{1, "n2", step_47, {"n1", "n2"}}, {1, "n2", step_44, {"n1", "n2"}}},
+       true},
+      {"nobody is to blame", {{-1, "", "", {"n1", "n3"}}, {-1, "", "", {"n1", "n4"}}}, true},
+      {"a node's fault between faults of nobody",
+       {{-1, "", "", {"n1", "n2"}}, {1, "n2", step_47, {"n1", "n3"}}},
+       false},
+      {"faults of nobody around a node's",
+       {{-1, "", "", {"n1", "n2"}}, {1, "n2", step_47, {"n1", "n3"}}, {-1, "", "", {"n1", "n3"}}},
+       true},
+  };
+  for (const auto& [name, starts, refused] : cases)
+    EXPECT_EQ(is_refused_after(starts), refused) << name;
+}
+
+TEST(StartAfter, RefusesTheEleventhStartOfAnyKind) {
+  std::vector<FruitlessStart> starts;
+  std::vector<std::string> doing;
+  for (int i = 0; i < 10; ++i) doing.push_back(fmt::format("training step {}", 41 + i));
+  for (int i = 0; i < 9; ++i)
+    starts.push_back({1, "n2", doing[static_cast<std::size_t>(i)].c_str(), {"n1"}});
+  EXPECT_FALSE(is_refused_after(starts));
+  starts.push_back({1, "n2", doing.back().c_str(), {"n1"}});
+  EXPECT_TRUE(is_refused_after(starts));
+}
+
+TEST(StartAfter, TakesALinkForLeftOutWithEitherHost) {
+  RunState before{
+      .phase = RunPhase::stopped, .culprit_ranks = {0, 1}, .culprit_hosts = {"n1", "n2"}};
+  EXPECT_EQ(start_after(before, 0, true, {"n1", "n3"}).node_faults.size(), 1U);
+  EXPECT_TRUE(start_after(before, 0, true, {"n1", "n2"}).node_faults.empty());
+  EXPECT_TRUE(start_after(before, 0, true).node_faults.empty()) << "hosts unknown";
+}
+
+TEST_F(RunStateTest, NamesTheReporterIfTheFaultIsItsOwn) {
+  struct Case {
+    ExitCode code;
+    const char* error;
+    bool named;
+  };
+  for (const auto& [code, error, named] :
+       {Case{ExitCode::stopped_early,
+             "a kernel failed on the GPU by a fault of it or of its node: ECC", true},
+        Case{ExitCode::stopped_early, "all_gather (another rank is gone) failed in NCCL", false},
+        Case{ExitCode::io_failure,
+             "a kernel failed on the GPU by a fault of it or of its node: ECC", false}}) {
+    write_run_state(folder_, {.step = 7});
+    record_failure(folder_, code, error);
+    const auto state = read_run_state(folder_);
+    ASSERT_TRUE(state);
+    EXPECT_EQ(!state->culprit_hosts.empty(), named) << error;
+    EXPECT_EQ(state->reason, error);
+  }
 }
 
 }  // namespace

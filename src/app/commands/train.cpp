@@ -6,6 +6,7 @@
 #include "app/commands/commands.hpp"
 #include "app/program.hpp"
 #include "app/report/report.hpp"
+#include "app/supervise/launch_watch.hpp"
 #include "comm/mesh/launch.hpp"
 #include "comm/mesh/session.hpp"
 #include "comm/mesh/topology.hpp"
@@ -46,10 +47,14 @@ void print_requested(const TrainArguments& asked, const std::string& text,
                          setup.inputs.tensor.residual, layers));
 }
 
+comm::Launch detected_launch() {
+  return comm::detect_launch([](const char* name) { return std::getenv(name); });
+}
+
 /// Refuses --ranks under a launcher: one process prints for all ranks, and each would print the
 /// same.
 void refuse_launch(int ranks) {
-  const auto launch = comm::detect_launch([](const char* name) { return std::getenv(name); });
+  const auto launch = detected_launch();
   // That variable alone means a shell inside an allocation.
   if (launch.ranks <= 1 || launch.variable == "SLURM_NTASKS") return;
   refuse(launch, fmt::format("--ranks {} plans a launch, but {} ranks were launched ({}); start "
@@ -115,6 +120,7 @@ ExitCode train_and_report(const comm::Communicator& world, const train::Setup& s
 int train(const TrainArguments& arguments) {
   if (arguments.ranks > 0) return print_planned(arguments);
   train::Startup startup;
+  if (detected_launch().rank == 0) announce_start();
   const comm::MpiSession session;
   startup.end_phase("MPI_Init");
   setup_logging();

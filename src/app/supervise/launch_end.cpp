@@ -1,8 +1,6 @@
 #include "app/supervise/launch_end.hpp"
 
 #include <algorithm>
-#include <array>
-#include <string_view>
 #include <utility>
 
 #include "app/status/run_status.hpp"
@@ -43,18 +41,11 @@ std::vector<std::string> host_of(const Json& failure) {
 }
 
 /// Returns true unless failure.json holds an error by which the rank that reports it need not be at
-/// fault: NCCL, for example, reports that another rank is gone. The exceptions are a fault of a GPU
-/// (device/cuda/devices.cpp), replicas that differ (train/health/replica_check.cpp), and a
-/// micro-batch that differs when repeated, on one host (replay_check.cpp there).
+/// fault.
 bool names_culprit(const Json& failure) {
   if (failure["kind"] != "error") return true;
-  if (!failure["detail"].is_string()) return false;
-  const auto& error = failure["detail"].get_ref<const std::string&>();
-  constexpr std::array<std::string_view, 3> of_the_reporter{
-      "failed on the GPU by a fault of it or of its node", "in weights or moments from ranks",
-      "computed different bits for the same micro-batch"};
-  return std::ranges::any_of(of_the_reporter,
-                             [&](auto text) { return error.find(text) != error.npos; });
+  return failure["detail"].is_string() &&
+         train::is_fault_of_reporter(failure["detail"].get_ref<const std::string&>());
 }
 
 }  // namespace
@@ -63,6 +54,10 @@ LaunchRecord::LaunchRecord(fs::path run_folder)
     : folder_(std::move(run_folder)),
       state_(text_of(train::state_file(folder_))),
       failure_(text_of(train::failure_file(folder_))) {}
+
+bool LaunchRecord::has_started() const {
+  return text_of(train::state_file(folder_)) != state_;
+}
 
 bool LaunchRecord::has_ended() const {
   const auto text = text_of(train::state_file(folder_));

@@ -29,6 +29,8 @@ class LaunchRecord {
  public:
   explicit LaunchRecord(std::filesystem::path run_folder);
 
+  /// Returns true if the launch has written state.json.
+  bool has_started() const;
   /// Returns true if state.json says that the launch has ended: soon its processes have, too.
   bool has_ended() const;
   /// Judges the launch, whose launcher ended with `launcher_code`.

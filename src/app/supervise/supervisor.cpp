@@ -18,10 +18,13 @@
 #include "app/commands/commands.hpp"
 #include "app/supervise/bad_nodes.hpp"
 #include "app/supervise/child.hpp"
+#include "app/supervise/guard.hpp"
 #include "app/supervise/launch_end.hpp"
+#include "app/supervise/launch_watch.hpp"
 #include "app/supervise/slurm_job.hpp"
 #include "checkpoint/format.hpp"
 #include "checkpoint/memory/memory_folder.hpp"
+#include "comm/diagnosis/time_limit.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
@@ -40,10 +43,9 @@ using namespace std::chrono_literals;
 
 constexpr auto poll_interval = 100ms;
 constexpr auto look_interval = 1s;  // at state.json
-/// Time for srun to end once state.json says that the run has. After a failure all ranks are gone
-/// within seconds; after a last save MPI_Finalize may take its 60 s, and the report some more.
-constexpr auto grace_after_failure = 8s;
-constexpr auto grace_after_end = 90s;
+/// Time for srun to start the program, in limits of MPI_Init (LLAMESH_MPI_TIMEOUT): a container may
+/// have to be unpacked first.
+constexpr int mpi_timeouts_to_start = 5;
 /// Pauses before the launches that follow one that has not started. Leftovers of an earlier step on
 /// a node are in the way until Slurm clears them away.
 constexpr std::array pauses{0s, 5s, 10s, 20s};
@@ -85,7 +87,8 @@ class Supervisor {
         folder_(arguments.run),
         job_(launcher_of(arguments.command),
              "rm -rf " + shell_word(checkpoint::memory_folder_prefix(folder_)) + "*"),
-        bad_nodes_(folder_) {
+        bad_nodes_(folder_),
+        guard_(job_) {
     const auto given = job_.nodes().size();
     const auto spares = static_cast<std::size_t>(arguments.spares);
     validate(spares < given,
@@ -183,63 +186,42 @@ class Supervisor {
   /// Launches the run, and waits until it has ended.
   LaunchEnd launch(const Nodes& nodes) {
     record_.emplace(folder_);
-    place_guard(nodes);
+    guard_.place_on(guard_nodes(nodes));
     setenv("LLAMESH_LAUNCH_TIME", fmt::format("{:.3f}", unix_time()).c_str(), 1);
+    LaunchWatch watch(folder_, *record_, start_limit(nodes));
     Child srun(command_for(nodes));
     bool told = false;
-    std::optional<Clock::time_point> ended;
     auto looked = Clock::now();
     while (!srun.exit_code()) {
       std::this_thread::sleep_for(poll_interval);
-      keep_guard();
+      guard_.keep();
       // srun passes the signal on, and the ranks save.
       if (received_stop_signal() != 0 && !std::exchange(told, true)) srun.send(SIGUSR2);
       if (Clock::now() - looked < look_interval) continue;
       looked = Clock::now();
-      if (!ended && record_->has_ended()) ended = looked;
-      if (ended) end_waiting_srun(srun, looked - *ended);
+      const auto why = watch.reason_to_end();
+      if (!why) continue;
+      say("{}", *why);
+      job_.end_steps();
+      srun.send(SIGKILL);
     }
     return record_->end(*srun.exit_code());
   }
 
-  /// Ends an srun that still waits for tasks although the run has ended: it does not learn that a
-  /// task has if its node cannot tell it.
-  void end_waiting_srun(Child& srun, Clock::duration waited) {
-    const bool failed = record_->end(0).kind == LaunchEnd::Kind::failed;
-    const auto grace = failed ? grace_after_failure : grace_after_end;
-    if (waited < grace) return;
-    say("srun still waits {} s after the end of the run: it is ended", grace.count());
-    job_.end_steps();
-    srun.send(SIGKILL);
+  std::chrono::seconds start_limit(const Nodes& nodes) const {
+    const auto environment = [](const char* name) { return std::getenv(name); };
+    const auto ranks = static_cast<int>(nodes.size()) * job_.ranks_per_node();
+    return mpi_timeouts_to_start * comm::mpi_timeout(environment, ranks);
   }
 
-  /// Chooses the node of the guard (SlurmJob::guard_command): another than this one, in the launch
-  /// if there is one. A guard elsewhere is ended.
-  void place_guard(const Nodes& nodes) {
+  /// Returns the nodes for the guard: others than this one, in the launch if there are some.
+  Nodes guard_nodes(const Nodes& nodes) const {
     const auto& here = job_.nodes().front();
     auto others = nodes;
     std::erase(others, here);
     if (others.empty()) others = bad_nodes_.choose(usable_nodes(), job_.nodes().size());
     std::erase(others, here);
-    if (contains(others, guard_node_)) return;
-    if (guard_) job_.end_guard();
-    guard_.reset();
-    guarded_.reset();
-    guard_node_ = others.empty() ? "" : others.back();
-  }
-
-  /// Starts the guard if it does not run. The run goes on without one that cannot be started.
-  void keep_guard() {
-    if (guard_node_.empty() || (guard_ && !guard_->exit_code())) return;
-    if (guarded_ && Clock::now() - *guarded_ < 30s) return;
-    guarded_ = Clock::now();
-    try {
-      guard_.emplace(job_.guard_command(guard_node_));
-    } catch (const Error& error) {
-      if (!std::exchange(warned_of_guard_, true))
-        spdlog::warn("nothing watches over the batch node yet, it is tried every 30 s: {}",
-                     error.what());
-    }
+    return others;
   }
 
   /// Returns the exit code if the launch was the last.
@@ -362,10 +344,7 @@ class Supervisor {
   std::size_t wanted_ = 0;       ///< nodes that the run asks for
   std::size_t max_nodes_ = 0;    ///< of the next launch: fewer if the run has refused that many
   std::optional<LaunchRecord> record_;
-  std::optional<Child> guard_;
-  std::string guard_node_;                    ///< empty: there is no other node
-  std::optional<Clock::time_point> guarded_;  ///< when the guard was last started on that node
-  bool warned_of_guard_ = false;
+  Guard guard_;
   int last_code_ = 75;
   std::size_t fruitless_launches_ = 0;            ///< in a row
   std::optional<std::int64_t> unexplained_step_;  ///< of the latest failure, without a culprit

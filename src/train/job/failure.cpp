@@ -231,6 +231,13 @@ Failure failure_of_error(const std::string& error) {
           .detail = error};
 }
 
+bool is_fault_of_reporter(std::string_view error) {
+  constexpr std::array<std::string_view, 3> texts{
+      "failed on the GPU by a fault of it or of its node", "in weights or moments from ranks",
+      "computed different bits for the same micro-batch"};
+  return std::ranges::any_of(texts, [&](auto text) { return error.find(text) != error.npos; });
+}
+
 std::optional<Failure> failure_of_records(std::span<const FlightImage> records) {
   if (records.empty()) return {};
   const auto by_rank = by_rank_of(records);

@@ -65,9 +65,10 @@ void JobReport::start(const StartEvent& event, std::int64_t step, std::int64_t s
                .steps = std::max(step, setup_.inputs.train.steps),
                .checkpoint_step = saved_step,
                .joules = before ? before->joules : std::nullopt};
-    warn_of_sudden_end(before);
+    const auto explained = explain_sudden_end(before);
     put_records_aside(folder_);
-    state_ = start_after(before, saved_step, std::getenv("SLURM_JOB_ID") != nullptr);
+    state_ = start_after(explained, saved_step, std::getenv("SLURM_JOB_ID") != nullptr,
+                         setup_.topology.host_of);
     state_.steps = gauges_.steps;
     metrics_ = std::make_unique<MetricsFile>(metrics_path_, step);
     start_goodput(before, seconds);
@@ -82,9 +83,10 @@ void JobReport::start(const StartEvent& event, std::int64_t step, std::int64_t s
   });
 }
 
-/// Warns if the start before could not record why it ended.
-void JobReport::warn_of_sudden_end(const std::optional<RunState>& before) const {
-  if (!before || before->phase != RunPhase::running) return;
+/// Warns if the start before could not record why it ended. Returns its state with the culprit that
+/// its flight records tell.
+std::optional<RunState> JobReport::explain_sudden_end(std::optional<RunState> before) const {
+  if (!before || before->phase != RunPhase::running) return before;
   std::error_code ignored;
   const auto last =
       std::filesystem::exists(metrics_path_, ignored) ? last_step_of(metrics_path_) : 0;
@@ -97,7 +99,12 @@ void JobReport::warn_of_sudden_end(const std::optional<RunState>& before) const 
   if (const auto failure = read_failure(folder_)) {
     spdlog::warn("by its flight records: {}", printable(failure->detail));
     write_failure(folder_, *failure);
+    if (failure->host.empty()) return before;
+    before->culprit_ranks = {failure->rank};
+    before->culprit_hosts = {failure->host};
+    before->doing = fmt::format("{} step {}", failure->phase, failure->step);
   }
+  return before;
 }
 
 /// Counts the time up to now. metrics.jsonl has every step that was done, so it tells which steps

@@ -75,7 +75,7 @@ class JobReport {
   void on_failure(bool on_this_rank) noexcept;
 
  private:
-  void warn_of_sudden_end(const std::optional<RunState>& before) const;
+  std::optional<RunState> explain_sudden_end(std::optional<RunState> before) const;
   void warn_of_short_walltime();
   void start_goodput(const std::optional<RunState>& before, double seconds);
   void update_goodput();

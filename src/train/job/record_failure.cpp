@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <chrono>
 #include <exception>
 
@@ -33,8 +35,13 @@ void record_failure(const std::filesystem::path& run_folder, ExitCode code,
     const auto failure = failure_of_error(reason);
     note_end(code, failure);
     if (code == ExitCode::bad_input && is_done(run_folder)) return;
-    record_failure(run_folder, code, comm::Diagnosis{reason, {}, {}, {}});
-    write_failure(run_folder, failure);
+    comm::Diagnosis verdict{.line = reason, .ranks = {}, .hosts = {}, .doing = ""};
+    if (code == ExitCode::stopped_early && is_fault_of_reporter(reason)) {
+      verdict.ranks = {failure.rank};
+      verdict.hosts = {failure.host};
+      verdict.doing = fmt::format("{} step {}", failure.phase, failure.step);
+    }
+    if (record_failure(run_folder, code, verdict)) write_failure(run_folder, failure);
   } catch (const std::exception&) {
     return;
   }

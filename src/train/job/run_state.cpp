@@ -1,7 +1,9 @@
 #include "train/job/run_state.hpp"
 
 #include <fmt/chrono.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdlib>
@@ -15,6 +17,7 @@ namespace llamesh::train {
 namespace {
 
 constexpr std::int64_t fruitless_starts_allowed = 2;
+constexpr std::int64_t starts_here_allowed = 10;
 constexpr std::int64_t max_steps = 1'000'000'000'000'000;  // so that one more does not overflow
 constexpr std::int64_t max_ranks = std::numeric_limits<int>::max();
 constexpr std::array phase_names{"running", "stopped", "done", "failed"};
@@ -28,6 +31,28 @@ std::string now() {
   const auto seconds =
       std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now());
   return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(seconds));
+}
+
+/// Returns true if hosts were to blame for the start's end, and one of them is not in this launch:
+/// for a cut link, that is enough.
+bool is_without_culprit(const RunState& before, const std::vector<std::string>& hosts) {
+  return !hosts.empty() && std::ranges::any_of(before.culprit_hosts, [&](const auto& culprit) {
+    return std::ranges::find(hosts, culprit) == hosts.end();
+  });
+}
+
+std::string fault_of(const RunState& before) {
+  return fmt::format("rank {}, {}", fmt::join(before.culprit_ranks, " and "), before.doing);
+}
+
+/// Returns the faults of nodes after a start that gained at most one step.
+std::vector<std::string> node_faults_after(const RunState& before,
+                                           const std::vector<std::string>& hosts) {
+  auto faults = before.node_faults;
+  if (!is_without_culprit(before, hosts)) return faults;
+  const auto fault = fault_of(before);
+  if (std::erase(faults, fault) == 0) faults.push_back(fault);
+  return faults;
 }
 
 }  // namespace
@@ -46,6 +71,7 @@ std::string to_text(const RunState& state) {
                                  {"culprit_hosts", state.culprit_hosts},
                                  {"first_step", state.first_step},
                                  {"starts_here", state.starts_here},
+                                 {"node_faults", state.node_faults},
                                  {"starts", state.starts},
                                  {"steps", state.steps},
                                  {"seconds_needed", state.seconds_needed},
@@ -72,6 +98,7 @@ std::optional<RunState> parse_run_state(std::string_view text) {
     state.step = to_integer(json.at("step"), 0, max_steps);
     state.first_step = to_integer(json.at("first_step"), 0, max_steps);
     state.starts_here = to_integer(json.at("starts_here"), 1, max_steps);
+    state.node_faults = json.value("node_faults", std::vector<std::string>());
     state.starts =
         to_integer(json.value("starts", nlohmann::json(state.starts_here)), 1, max_steps);
     state.steps = to_integer(json.value("steps", nlohmann::json(0)), 0, max_steps);
@@ -111,7 +138,8 @@ void write_run_state(const std::filesystem::path& run_folder, const RunState& st
   write_durably(state_file(run_folder), to_text(state));
 }
 
-RunState start_after(const std::optional<RunState>& before, std::int64_t step, bool scheduled) {
+RunState start_after(const std::optional<RunState>& before, std::int64_t step, bool scheduled,
+                     const std::vector<std::string>& hosts) {
   RunState state;
   state.step = state.first_step = step;
   if (before) {
@@ -122,9 +150,12 @@ RunState start_after(const std::optional<RunState>& before, std::int64_t step, b
     state.goodput = before->goodput;
   }
   const auto gained = before ? step - before->first_step : 0;
-  if (before && before->phase != RunPhase::done && (gained == 0 || gained == 1))
+  if (before && before->phase != RunPhase::done && (gained == 0 || gained == 1)) {
     state.starts_here = before->starts_here + 1;
-  if (scheduled && state.starts_here > fruitless_starts_allowed)
+    state.node_faults = node_faults_after(*before, hosts);
+  }
+  const auto counted = state.starts_here - std::ssize(state.node_faults);
+  if (scheduled && (counted > fruitless_starts_allowed || state.starts_here > starts_here_allowed))
     fail(ExitCode::no_progress,
          "{} starts in a row gained one step at most, the last one from step {} to {} (it ended "
          "with: {}); fix the cause (e.g. a walltime too short for two steps), then remove "

@@ -32,6 +32,9 @@ struct RunState {
   /// Number of consecutive starts, including this one, that began where the previous one had, or
   /// one step later.
   std::int64_t starts_here = 1;
+  /// Faults of nodes that ended some of these starts, "rank 2, training step 47" each, if the start
+  /// after the fault was without the node. They do not count as a lack of progress.
+  std::vector<std::string> node_faults = {};
   std::int64_t starts = 1;  ///< in the run, this one included
   std::int64_t steps = 0;   ///< the run's total; 0: unknown
   /// Walltime in seconds that the run needs to do more than one step and still save; 0: unknown.
@@ -82,9 +85,13 @@ void record_failure(const std::filesystem::path& run_folder, ExitCode code,
 bool record_failure(const std::filesystem::path& run_folder, ExitCode code,
                     const comm::Diagnosis& verdict) noexcept;
 
-/// Returns the state for a start that continues after `step`. Under a scheduler, throws exit 93 if
-/// each of the previous two starts gained at most one step, for any reason (a fault, or a walltime
-/// too short for a second step): a third one would do no better.
-RunState start_after(const std::optional<RunState>& before, std::int64_t step, bool scheduled);
+/// Returns the state for a start on `hosts` that continues after `step`. Under a scheduler, throws
+/// exit 93 if each of the previous two starts gained at most one step, for any reason (a fault, or
+/// a walltime too short for a second step): a third one would do no better. A start does not count
+/// if a host to blame for its end is not among `hosts` (empty: unknown). If the same fault returns
+/// without that host, it was not to blame, and both starts count. The eleventh start in a row is
+/// refused in any case. Pure.
+RunState start_after(const std::optional<RunState>& before, std::int64_t step, bool scheduled,
+                     const std::vector<std::string>& hosts = {});
 
 }  // namespace llamesh::train

@@ -1,0 +1,71 @@
+#include "app/supervise/launch_watch.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <spdlog/spdlog.h>
+
+#include <cstdlib>
+
+#include "core/error.hpp"
+#include "core/file.hpp"
+
+namespace llamesh::app {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+
+/// Time for srun to end once state.json says that the run has. After a failure all ranks are gone
+/// within seconds; after a last save MPI_Finalize may take its 60 s, and the report some more.
+constexpr auto grace_after_failure = 8s;
+constexpr auto grace_after_end = 90s;
+constexpr auto started_file_variable = "LLAMESH_STARTED_FILE";
+
+}  // namespace
+
+void announce_start() {
+  const char* file = std::getenv(started_file_variable);
+  if (file == nullptr) return;
+  try {
+    Descriptor::to_write(file, O_WRONLY | O_CREAT);
+  } catch (const Error& error) {
+    spdlog::warn("the start is not announced: {}", error.what());
+  }
+}
+
+LaunchWatch::LaunchWatch(const fs::path& run_folder, const LaunchRecord& record,
+                         std::chrono::seconds start_limit)
+    : started_file_(fs::absolute(run_folder / ".started")),
+      record_(record),
+      start_limit_(start_limit) {
+  std::error_code ignored;
+  fs::remove(started_file_, ignored);
+  setenv(started_file_variable, started_file_.c_str(), 1);
+}
+
+LaunchWatch::~LaunchWatch() {
+  std::error_code ignored;
+  fs::remove(started_file_, ignored);
+}
+
+std::optional<std::string> LaunchWatch::waits_for_start() {
+  std::error_code ignored;
+  has_started_ = has_started_ || fs::exists(started_file_, ignored) || record_.has_started();
+  if (has_started_ || start_limit_ == 0s || Clock::now() - begun_ <= start_limit_) return {};
+  return fmt::format(
+      "llamesh has not been started after {} s: srun is ended (LLAMESH_MPI_TIMEOUT sets a fifth of "
+      "this limit)",
+      start_limit_.count());
+}
+
+std::optional<std::string> LaunchWatch::reason_to_end() {
+  if (!record_.has_ended()) return waits_for_start();
+  const auto now = Clock::now();
+  if (!ended_) ended_ = now;
+  const bool failed = record_.end(0).kind == LaunchEnd::Kind::failed;
+  const auto grace = failed ? grace_after_failure : grace_after_end;
+  if (now - *ended_ < grace) return {};
+  return fmt::format("srun still waits {} s after the end of the run: it is ended", grace.count());
+}
+
+}  // namespace llamesh::app

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "app/supervise/launch_end.hpp"
+
+namespace llamesh::app {
+
+/// Tells the supervisor of this launch, if there is one, that the program runs. Call it on rank 0
+/// before MPI_Init.
+void announce_start();
+
+/// Finds out that srun waits in vain: for a program that it cannot start, or for tasks that have
+/// ended on nodes that cannot tell it.
+class LaunchWatch {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  /// Watches a launch that begins now, with this record from before it. `start_limit`: until rank 0
+  /// announces its start, 0: none. Names the file for that in the environment. Borrows `record`.
+  LaunchWatch(const std::filesystem::path& run_folder, const LaunchRecord& record,
+              std::chrono::seconds start_limit);
+  ~LaunchWatch();
+  LaunchWatch(const LaunchWatch&) = delete;
+  LaunchWatch& operator=(const LaunchWatch&) = delete;
+
+  /// Returns why srun has to be ended now; nothing while it may go on. Reads the run folder.
+  std::optional<std::string> reason_to_end();
+
+ private:
+  std::optional<std::string> waits_for_start();
+
+  std::filesystem::path started_file_;
+  const LaunchRecord& record_;
+  std::chrono::seconds start_limit_;
+  Clock::time_point begun_ = Clock::now();
+  bool has_started_ = false;
+  std::optional<Clock::time_point> ended_;
+};
+
+}  // namespace llamesh::app
