@@ -190,14 +190,32 @@ srun_waits_for_nothing() {
 # shellcheck disable=SC2086  # several process ids
 alive() { kill -0 $hit 2>/dev/null; }
 
+# count_lost: called often, notes for each start that continues from where, and how many steps were lost.
+count_lost() {
+  local lines line step from
+  mapfile -t lines < <(grep -o 'resumed after step .*' "$run/log.txt" 2>/dev/null)
+  for line in "${lines[@]:resumes}"; do
+    step=${line#resumed after step }
+    step=${step%%[ ,]*}
+    from=disk
+    if [[ $line == *" from memory,"* ]]; then from=memory; fi
+    echo "$from $((newest > step ? newest - step : 0))" >>"$scenario.lost"
+    newest=$step
+  done
+  resumes=${#lines[@]}
+  step=$(step_of "$run")
+  newest=$((${step:-0} > newest ? ${step:-0} : newest))
+}
+
 # follow: until the run has ended, started again where its exit code asks for that. Sets outcome;
 # verdict, the seconds until the start that was hit had ended; and said, those until failure.json
 # was written, which is kept.
 follow() {
-  local struck=$1 state mended=no code resubmitted=0
+  local struck=$1 state mended=no code resubmitted=0 newest=0 resumes=0
   outcome='' verdict='' said=''
   until [[ -n $outcome ]]; do
     sleep 0.2
+    count_lost
     state=$(field JobState 2>/dev/null)
     if [[ -z $verdict ]] && ! alive; then verdict=$(in_seconds $(($(now) - struck))); fi
     if [[ -z $said && -e $run/failure.json ]]; then said=$(in_seconds $(($(now) - struck))); fi
@@ -272,17 +290,6 @@ named() {
 # goodput RUN: state.json's, a part and its seconds per line.
 goodput() { tr -d '\n ' <"$1/state.json" | sed -n 's/.*"goodput":{\([^}]*\)}.*/\1/p' | tr ',:' '\n ' | tr -d '"'; }
 
-# relaunches RUN: for each relaunch after a failure, where it continued from and how many steps were lost.
-relaunches() {
-  awk '/the run failed in step [0-9]/ { sub(/.*failed in step /, ""); failed = $0 + 0 }
-    / resumed after step / && failed {
-      from = / from memory/ ? "memory" : "disk"
-      sub(/.*resumed after step /, "")
-      print from, failed - $0
-      failed = 0
-    }' "$1/log.txt"
-}
-
 # seed: one run, one fault.
 try_seed() {
   local mesh size per_node strategy fault victim node peer host run=run-$seed unbroken job codes='' culprit='' to_blame=''
@@ -316,7 +323,6 @@ try_seed() {
   follow "$struck"
   judge
   if [[ $fault != walltime ]]; then goodput "$run" >"$scenario.goodput"; fi  # most of that is the test's own delay
-  if ((spares)); then relaunches "$run" >"$scenario.relaunches"; fi
   printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$seed" "${size}x$per_node $strategy${memory:+, memory}" "$fault" \
     "$(in_seconds $((struck - started)))" "$phase" "$outcome" "${verdict:--}" "$(in_seconds $(($(now) - begin)))" "$(named)" \
     "${codes# }" "${said:-$verdict}" >"$scenario.result"
@@ -361,10 +367,8 @@ awk '$1 != "share" { part[$1] += $2; all += $2 }
   END { printf "\ngoodput %.0f %% of %.0f s", all ? 100 * part["productive"] / all : 0, all
     for (p in part) printf ", %s %.0f s", p, part[p]
     print "" }' seed-*.goodput
-if ((spares)); then
-  sort seed-*.relaunches | awk '{ ++n[$1]; lost[$1] += $2; if ($2 > worst[$1]) worst[$1] = $2 }
-    END { for (f in n) printf "%d relaunches from %s lost %.1f steps each, %d at worst\n", n[f], f, lost[f] / n[f], worst[f] }'
-fi
+cat seed-*.lost 2>/dev/null | awk '{ ++n[$1]; lost[$1] += $2; if ($2 > worst[$1]) worst[$1] = $2 }
+  END { for (f in n) printf "%d starts continued from %s, which lost %.1f steps each, %d at worst\n", n[f], f, lost[f] / n[f], worst[f] }'
 cat seed-*.result | awk -F'\t' '
   { ++n[$3]; ++all; seen[$3] }
   $6 == "same weights" { ++good[$3] }

@@ -126,13 +126,6 @@ same_weights() {
   llamesh diff "$(last_of "unbroken${2:+-$2}")" "$(last_of "$1")" || bad "other weights than the unbroken run's"
 }
 
-# lost_steps RUN: steps done again after failures that `llamesh supervise` saw, and those in which the run failed.
-lost_steps() {
-  awk '/the run failed in step [0-9]/ { sub(/.*failed in step /, ""); failed = $0 + 0 }
-    / resumed after step / && failed { sub(/.*resumed after step /, ""); lost += failed - $0; failed = 0 }
-    END { print lost + 0 }' "$1/log.txt"
-}
-
 # images NODE...: the nodes of these that have memory checkpoints.
 images() {
   local node

@@ -172,7 +172,7 @@ config_error() {
 # One node has too little memory for memory checkpoints.
 no_room_in_memory() {
   cluster on 2 mount -o remount,size=64m /dev/shm
-  submit requeue no-room -- checkpoint.memory.every_steps=4 model.hidden_size=512 model.intermediate_size=2048
+  submit requeue no-room -- checkpoint.memory.every_steps=4 model.hidden_size=768 model.intermediate_size=2048
   ended 30 FAILED 78
   cluster on 2 mount -o remount,size=50% /dev/shm
   [[ $(log_of_job | grep -c '^llamesh: ') == 1 ]] || bad "not one line"
@@ -616,12 +616,18 @@ slurmstepd_killed() {
 # Memory checkpoints, and none on disk before the end.
 in_memory=(checkpoint.memory.every_steps=4 checkpoint.every_steps=1000)
 
-# continued_from_memory RUN STEPS: it has lost this many steps at most, and resumed from nothing on disk.
+# fails RUN FAULT...: the fault. Sets failed_after, the last step that was done before the next launch.
+fails() {
+  "${@:2}"
+  within 60 logged "the run failed in step" || bad "the run has not failed"
+  failed_after=$(step_of "$1")
+}
+lost_steps() { echo $((failed_after - $(resumed "$1" | sed 's/.*,//'))); }
+
+# continued_from_memory RUN STEPS: it was resumed from memory, and lost this many steps at most.
 continued_from_memory() {
-  local lost
-  lost=$(lost_steps "$1")
-  ((lost <= $2)) || bad "$lost steps are lost, more than $2"
   grep -q "resumed after step [0-9]* from memory" "$1/log.txt" || bad "it was not resumed from memory"
+  (($(lost_steps "$1") <= $2)) || bad "$(lost_steps "$1") steps are lost, more than $2"
 }
 
 # resilient RUN NODES SPARES RESIZE [KEY=VALUE...]: a job of that script, past step 25.
@@ -654,10 +660,10 @@ seconds_to_step() {
 # spare_after RUN STRATEGY FAULT LOST: a fault to the second node's first rank; the spare takes its place, and LOST steps
 # at most are lost.
 spare_after() {
-  local node took run=$1
+  local node took failed_after run=$1
   resilient "$run" 3 1 shrink sharding.strategy="$2" "${in_memory[@]}"
   node=$(node_of 2 "$run")
-  "$3"
+  fails "$run" "$3"
   relaunched "$run"
   continued_from_memory "$run" "$4"
   blames "$run" "node$node"
@@ -688,10 +694,10 @@ rank_off() { kill -STOP "$(rank 2 "$run")"; }
 
 # The node that is left has all shards.
 shrunk_after_node_killed() {
-  local node
+  local node failed_after
   resilient shrunk 2 0 shrink "${in_memory[@]}"
   node=$(node_of 2 shrunk)
-  cluster node "$node" off
+  fails shrunk node_off
   relaunched shrunk
   cluster node "$node" on
   has_to_log "continues on 1 nodes instead of 2"
@@ -740,15 +746,15 @@ all_spares_bad() {
 
 # A rank of the second launch is killed as soon as it is there.
 killed_again_at_once() {
-  local node victim
+  local node failed_after
   resilient killed-again 3 1 shrink "${in_memory[@]}"
   node=$(node_of 2 killed-again)
-  kill -KILL "$(rank 2 killed-again)"
+  fails killed-again kill -KILL "$(rank 2 killed-again)"
   within 30 logged "node$node is left out" || bad "the first failure has not come"
   within 30 rank_is_there 1 killed-again || bad "it is not launched again"
   kill -KILL "$(rank 1 killed-again)"
   relaunched killed-again
-  continued_from_memory killed-again 10
+  continued_from_memory killed-again 5
   same_weights killed-again
   tell "resumed after step $(resumed killed-again), same weights"
 }
