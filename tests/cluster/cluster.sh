@@ -8,6 +8,7 @@
 #   cluster.sh node I off|on         cuts the power: every process of the node dies; boots it again
 #   cluster.sh link I down|up        unplugs the node's network, plugs it in again
 #   cluster.sh pair I J down|up      two nodes lose each other's packets, without an error; both reach all others
+#   cluster.sh rate I RATE|full      limits what the node sends and receives (tc: 100mbit), or no longer
 #   cluster.sh slurmd I kill|start   the daemon of the node alone: its jobs live on
 #   cluster.sh slurmctld stop|start  the daemon of the head (stopped, it saves its state as on any site)
 #
@@ -201,6 +202,12 @@ the_head() {
 lose() { inside "$1" ip neigh replace "$network.$((10 + $2))" lladdr 02:00:00:00:00:01 dev eth0 nud permanent; }
 find_again() { inside "$1" ip neigh del "$network.$((10 + $2))" dev eth0; }
 
+# shape_with I COMMAND...: changes what both ends of the node's cable may send, by tc's COMMAND.
+shape_with() {
+  tc qdisc "$2" dev "veth$1" root "${@:3}"
+  inside "$1" tc qdisc "$2" dev eth0 root "${@:3}"
+}
+
 inside() { nsenter -t "$(cat "$folder/node/$1")" --net --uts --mount --ipc --pid --wd="$PWD" -- "${@:2}"; }
 
 case ${1:-} in
@@ -208,12 +215,14 @@ case ${1:-} in
   possible) possible; exit ;;
   the-head) the_head "${@:2}"; exit ;;
   the-node) the_node "$2"; exit ;;
-  on | node | link | pair | slurmd | slurmctld) [[ -n $folder ]] || die "no cluster here: cluster.sh run N COMMAND..." ;;
+  on | node | link | pair | rate | slurmd | slurmctld) [[ -n $folder ]] || die "no cluster here: cluster.sh run N COMMAND..." ;;
 esac
 case "${1:-} ${3:-}" in
   on\ *) inside "$2" "${@:3}" ;;
   "node off") kill -KILL "$(cat "$folder/node/$2")" ;;
   "node on") boot "$2" ;;
+  "rate full") shape_with "$2" del ;;
+  rate\ ?*) shape_with "$2" replace tbf rate "$3" burst 64k latency 100ms ;;
   "link down" | "link up") ip link set "veth$2" "$3" ;;
   "slurmd kill") inside "$2" sh -c "kill -KILL \$(cat '$folder/spool/node$2/slurmd.pid')" ;;
   "slurmd start") inside "$2" setsid sh -c "slurmd -D >>'$folder/log/slurmd.node$2.out' 2>&1 </dev/null &" ;;
@@ -230,7 +239,7 @@ case "${1:-} ${3:-}" in
           up) find_again "$2" "$3"; find_again "$3" "$2" ;;
           *) die "pair I J down|up" ;;
         esac ;;
-      *) sed -n '2,21s/^# \{0,1\}//p' "$self"; exit 2 ;;
+      *) sed -n '2,22s/^# \{0,1\}//p' "$self"; exit 2 ;;
     esac
     ;;
 esac

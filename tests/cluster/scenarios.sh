@@ -14,7 +14,7 @@ on_node_5=(walltime single_node evaluated sweep)
 on_nodes_6_7_8=(node_killed node_range bad_node stale_step)
 on_nodes_9_10_11=(spare_after_node_killed all_spares_bad killed_again_at_once relaunch_told)
 on_nodes_12_13_14=(spare_after_rank_stopped batch_node_killed shrunk_after_node_killed requeued_after_node_killed)
-at_last=(pair_cut pair_cut_at_ends pair_cut_in_save node_cut node_cut_of_two site_requeues slurmctld_stopped slurmctld_away_at_the_end preflight_bad_node traffic)
+at_last=(slow_node_left_out pair_cut pair_cut_at_ends pair_cut_in_save node_cut node_cut_of_two site_requeues slurmctld_stopped slurmctld_away_at_the_end preflight_bad_node traffic)
 
 # --- what works when nothing is wrong
 
@@ -759,6 +759,25 @@ killed_again_at_once() {
   tell "resumed after step $(resumed killed-again), same weights"
 }
 rank_is_there() { [[ -n $(rank "$1" "$2") ]]; }
+
+# A node with a slow network is left out before the first step: a spare takes its place. Then there is no spare left, and
+# the job's new start keeps the node that is slow now, and names it.
+slow_node_left_out() {
+  local rate=100mbit nodes="1 2 3 4"
+  trap 'cluster rate 2 full' EXIT
+  cluster rate 2 $rate || { tell "no tc, or no tbf in the kernel"; return; }
+  SPARES=1 submit resilient slow-node --nodes=4 --ntasks-per-node=1
+  ended 90 COMPLETED 0
+  blames slow-node node2
+  has_to_log "node2 is left out: links on node2: link .*GB/s, the median is"
+  llamesh verify "$(last_of slow-node)" || bad "its last checkpoint is not good"
+  rm -r slow-node/bad_nodes.json
+  SPARES=0 submit resilient slow-node --nodes=4 --ntasks-per-node=1 -- train.steps=$((steps + 10))
+  ended 90 COMPLETED 0
+  [[ ! -e slow-node/bad_nodes.json ]] || bad "a node is left out without a spare: $(cat slow-node/bad_nodes.json)"
+  grep -q "links on node2: link " slow-node/log.txt || bad "log.txt does not name node2"
+  tell "$(sed -n 's/.*links on node2: link \(.*\)/\1/p' slow-node/log.txt | tail -n 1)"
+}
 
 # Slurm does not end a job with --no-kill when its batch node dies: the guard cleans the other nodes' memory and queues it
 # again.

@@ -31,6 +31,15 @@ TEST(Diagnosis, NamesEachBadHostOnceAndHowToLeaveItOut) {
   EXPECT_NE(text.find("clocks on n1: early"), std::string::npos) << text;
 }
 
+TEST(Diagnosis, WarnsOfWhatNoHostIsToBlameFor) {
+  Finding finding{"links", "", {}, {"link n1 <-> n2 is slow"}};
+  EXPECT_EQ(verdict({finding}), "warning: links: link n1 <-> n2 is slow\nAll checks passed.\n");
+  finding.bad = {{"n3", "slow"}};
+  const auto text = verdict({finding});
+  EXPECT_TRUE(text.starts_with("warning: links: ")) << text;
+  EXPECT_NE(text.find("--exclude=n3\n"), std::string::npos) << text;
+}
+
 class PreflightTest : public testing::Test {
  protected:
   PreflightTest() : inputs_(test::small_inputs(folder_.path())) {
@@ -52,6 +61,17 @@ TEST_F(PreflightTest, FindsAnotherBuild) {
   const auto build = world().rank() == 1 ? "llamesh 2" : "llamesh 1";
   EXPECT_EQ(preflight(world(), setup, build),
             world().size() > 1 ? ExitCode::stopped_early : ExitCode::done);
+}
+
+// Which node is slow is tested by tables (slow_nodes_test.cpp) and on a cluster.
+TEST_F(PreflightTest, MeasuresTheNodesOfAStartByTheSupervisor) {
+  const auto setup = make_setup(world(), inputs_);
+  comm::DeviceMesh mesh(world(), setup.topology, setup.mesh);
+  EXPECT_TRUE(check_health(world(), setup, mesh).empty()) << "not asked for";
+  setenv("LLAMESH_SPARE_NODES", "2", 1);
+  EXPECT_TRUE(check_health(world(), setup, mesh).empty()) << "one host";
+  unsetenv("LLAMESH_SPARE_NODES");
+  EXPECT_FALSE(std::filesystem::exists(inputs_.run.folder));
 }
 
 TEST_F(PreflightTest, WantsRoomForTwoAndAHalfCheckpoints) {

@@ -86,6 +86,16 @@ bool is_lost(std::string_view state) {
 
 }  // namespace
 
+std::vector<std::string> launcher_of(const std::vector<std::string>& command) {
+  std::vector<std::string> words{command.front()};
+  for (std::size_t i = 1; i < command.size(); ++i) {
+    const bool is_value = command[i - 1] == "--mpi";
+    if (command[i] == "--mpi" || command[i].starts_with("--mpi=") || is_value)
+      words.push_back(command[i]);
+  }
+  return words;
+}
+
 SlurmJob::SlurmJob(std::vector<std::string> launcher, std::string clean_up)
     : launcher_(std::move(launcher)),
       clean_up_(std::move(clean_up)),

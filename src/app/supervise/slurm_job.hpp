@@ -5,6 +5,9 @@
 
 namespace llamesh::app {
 
+/// Returns srun and its option --mpi, in one word or two, if the launch command has it.
+std::vector<std::string> launcher_of(const std::vector<std::string>& command);
+
 /// The Slurm job in whose batch script this process runs. Asks and tells Slurm through its
 /// commands.
 class SlurmJob {

@@ -58,17 +58,6 @@ bool is_final(int code) {
   return std::ranges::find(codes, code) != codes.end();
 }
 
-/// Returns srun and its option --mpi, in one word or two, if the launch command has it.
-std::vector<std::string> launcher_of(const std::vector<std::string>& command) {
-  std::vector<std::string> words{command.front()};
-  for (std::size_t i = 1; i < command.size(); ++i) {
-    const bool is_value = command[i - 1] == "--mpi";
-    if (command[i] == "--mpi" || command[i].starts_with("--mpi=") || is_value)
-      words.push_back(command[i]);
-  }
-  return words;
-}
-
 bool contains(const Nodes& nodes, std::string_view host) {
   return std::ranges::any_of(nodes, [&](const auto& node) { return is_same_host(node, host); });
 }
@@ -188,6 +177,7 @@ class Supervisor {
     record_.emplace(folder_);
     guard_.place_on(guard_nodes(nodes));
     setenv("LLAMESH_LAUNCH_TIME", fmt::format("{:.3f}", unix_time()).c_str(), 1);
+    setenv("LLAMESH_SPARE_NODES", fmt::format("{}", healthy_spares(nodes)).c_str(), 1);
     LaunchWatch watch(folder_, *record_, start_limit(nodes));
     Child srun(command_for(nodes));
     bool told = false;
@@ -206,6 +196,13 @@ class Supervisor {
       srun.send(SIGKILL);
     }
     return record_->end(*srun.exit_code());
+  }
+
+  /// Returns the number of nodes that wait and have not failed.
+  std::ptrdiff_t healthy_spares(const Nodes& nodes) const {
+    return std::ranges::count_if(usable_nodes(), [&](const auto& node) {
+      return !contains(nodes, node) && !bad_nodes_.has_failed(node);
+    });
   }
 
   std::chrono::seconds start_limit(const Nodes& nodes) const {

@@ -65,9 +65,8 @@ std::string wrong_answers(comm::Collectives& axis, std::int64_t n) {
 
 }  // namespace
 
-Finding check_collectives(const Subject& at) {
+Finding check_collectives(const Subject& at, comm::DeviceMesh& mesh) {
   Finding finding{"collectives", "", {}};
-  comm::DeviceMesh mesh(at.world, at.setup.topology, at.setup.mesh);
   for (const auto& axis : mesh.axes()) {
     constexpr std::int64_t n = 1 << 18;
     const auto wrong = wrong_answers(*axis.collectives, n);

@@ -8,10 +8,7 @@
 #include "core/hash.hpp"
 #include "core/process.hpp"
 #include "data/mapped_file.hpp"
-#include "ops/gemm_rate.hpp"
 #include "train/preflight/checks.hpp"
-#include "train/run/setup.hpp"
-#include "train/step/kernel_choice.hpp"
 
 namespace llamesh::train {
 namespace {
@@ -52,26 +49,6 @@ Finding check_launch(const Subject& at) {
                        : fmt::format("{}; under Slurm, start ranks by srun --mpi={}", text, plugin);
           }),
       {}};
-}
-
-Finding check_compute(const Subject& at) {
-  set_threads(at.setup.inputs.train.threads, at.world);
-  const auto dtype = at.setup.inputs.precision.parameters;
-  choose_bf16_products(at.world, dtype);
-  auto windows = ops::measured_gemm_rates(dtype, [&] { at.world.barrier(); });
-  std::ranges::sort(windows);
-  // The median: if ranks share cores, each has a whole core in some window.
-  const auto rate = windows[windows.size() / 2];
-  auto rates = at.world.all_gather(static_cast<std::int64_t>(rate));
-  const auto slowest = std::ranges::min_element(rates);
-  const auto r = static_cast<std::size_t>(slowest - rates.begin());
-  const double least = static_cast<double>(*slowest);
-  std::ranges::sort(rates);
-  return {"compute",
-          fmt::format("median {:.0f} GFLOP/s a rank, slowest {:.0f} (rank {} on {})",
-                      1e-9 * static_cast<double>(rates[rates.size() / 2]), 1e-9 * least, r,
-                      at.host_of(r)),
-          {}};
 }
 
 Finding check_clocks(const Subject& at) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <set>
@@ -10,8 +11,15 @@
 
 #include "train/job/shared_folder.hpp"
 #include "train/preflight/checks.hpp"
+#include "train/step/kernel_choice.hpp"
 
 namespace llamesh::train {
+
+Subject subject_of(const comm::Communicator& world, const Setup& setup) {
+  const auto& hosts = setup.topology.host_of;
+  const auto own = std::ranges::find(hosts, hosts[static_cast<std::size_t>(world.rank())]);
+  return {world, setup, hosts, own - hosts.begin() == world.rank()};
+}
 
 void collect(Finding& finding, const Subject& at, const std::string& trouble) {
   const auto all = at.world.all_gather(trouble);
@@ -33,21 +41,23 @@ std::vector<int> outliers(const std::vector<std::string>& texts) {
 std::string verdict(const std::vector<Finding>& findings) {
   std::set<std::string> hosts;
   std::string lines;
-  for (const auto& finding : findings)
+  std::string warnings;
+  for (const auto& finding : findings) {
+    for (const auto& warning : finding.warnings)
+      warnings += fmt::format("warning: {}: {}\n", finding.name, warning);
     for (const auto& [host, why] : finding.bad) {
       hosts.insert(host);
       lines += fmt::format("  {} on {}: {}\n", finding.name, host, why);
     }
-  if (hosts.empty()) return "All checks passed.\n";
-  return fmt::format("{} bad; leave {} out: sbatch --exclude={}\n{}",
+  }
+  if (hosts.empty()) return warnings + "All checks passed.\n";
+  return fmt::format("{}{} bad; leave {} out: sbatch --exclude={}\n{}", warnings,
                      hosts.size() == 1 ? "A node is" : "Nodes are",
                      hosts.size() == 1 ? "it" : "them", fmt::join(hosts, ","), lines);
 }
 
 ExitCode preflight(const comm::Communicator& world, const Setup& setup, const std::string& build) {
-  const auto& hosts = setup.topology.host_of;
-  const auto own = std::ranges::find(hosts, hosts[static_cast<std::size_t>(world.rank())]);
-  const Subject at{world, setup, hosts, own - hosts.begin() == world.rank()};
+  const auto at = subject_of(world, setup);
   const std::filesystem::path folder = setup.inputs.run.folder;
 
   std::vector<Finding> findings;
@@ -56,10 +66,15 @@ ExitCode preflight(const comm::Communicator& world, const Setup& setup, const st
   findings.push_back({"mesh",
                       fmt::format("{}, {}, ranks: {}, hosts: {}", comm::to_string(setup.mesh),
                                   sharding::name_of(setup.inputs.sharding.strategy), world.size(),
-                                  std::set<std::string>(hosts.begin(), hosts.end()).size()),
+                                  std::set<std::string>(at.hosts.begin(), at.hosts.end()).size()),
                       {}});
-  findings.push_back(check_collectives(at));
-  findings.push_back(check_compute(at));
+  {
+    comm::DeviceMesh mesh(world, setup.topology, setup.mesh);
+    findings.push_back(check_collectives(at, mesh));
+    set_threads(setup.inputs.train.threads, world);
+    choose_bf16_products(world, setup.inputs.precision.parameters);
+    std::ranges::move(rate_findings(at, mesh), std::back_inserter(findings));
+  }
   {
     std::unique_ptr<BorrowedFolder> borrowed;
     comm::agree(world, [&] {

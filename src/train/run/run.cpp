@@ -22,6 +22,7 @@
 #include "train/job/run_state.hpp"
 #include "train/job/shared_folder.hpp"
 #include "train/job/watch.hpp"
+#include "train/preflight/preflight.hpp"
 #include "train/run/run_checkpoints.hpp"
 #include "train/step/kernel_choice.hpp"
 #include "train/step/metrics.hpp"
@@ -61,6 +62,7 @@ class Run {
         deadline_(folder_, world.rank() == 0),
         watchdog_(watchdog),
         mesh_(world, setup.topology, setup.mesh),
+        slow_nodes_(check_health(world, setup, mesh_)),
         trainer_(world, setup, mesh_),
         replica_check_(world, setup, mesh_, trainer_),
         report_(world, setup, deadline_),
@@ -75,6 +77,7 @@ class Run {
     report_.open();
     flight_.emplace(world_, setup_.topology, folder_);
     report_.log_job(trainer_);
+    for (const auto& line : slow_nodes_) spdlog::warn("{}", line);
     for (const auto& line : {replica_check_.describe(), trainer_.replay_check().describe()})
       if (!line.empty()) spdlog::info("{}", line);
     const StartEvent event = checkpoints_.resume(changes_);
@@ -277,6 +280,7 @@ class Run {
   Deadline deadline_;
   comm::Watchdog& watchdog_;
   comm::DeviceMesh mesh_;
+  std::vector<std::string> slow_nodes_;  // lines for the log
   Trainer trainer_;
   ReplicaCheck replica_check_;
   JobReport report_;

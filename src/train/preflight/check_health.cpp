@@ -1,0 +1,83 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+
+#include "train/job/failure.hpp"
+#include "train/job/run_state.hpp"
+#include "train/preflight/checks.hpp"
+
+namespace llamesh::train {
+namespace {
+
+/// Returns the number of spare nodes by rank 0's environment; -1: this start is not checked.
+int spare_nodes(const comm::Communicator& world) {
+  const auto text = comm::on_rank_0(world, []() -> std::string {
+    const char* value = std::getenv("LLAMESH_SPARE_NODES");
+    return value == nullptr ? "" : value;
+  });
+  int spares = -1;
+  std::from_chars(text.data(), text.data() + text.size(), spares);
+  return spares;
+}
+
+/// Records hosts that are left out. Not by record_failure(): that keeps an earlier launch's verdict
+/// if it was given within the last seconds.
+void record_slow_hosts(const Subject& at, const std::map<std::string, std::string>& hosts,
+                       const std::string& line) {
+  const std::filesystem::path folder = at.setup.inputs.run.folder;
+  auto state = read_run_state(folder).value_or(RunState{});
+  state.phase = RunPhase::stopped;
+  state.exit_code = ExitCode::stopped_early;
+  state.reason = line;
+  state.doing = "measuring the nodes";
+  state.culprit_ranks.clear();
+  state.culprit_hosts.clear();
+  for (const auto& [host, why] : hosts) {
+    const auto rank = std::ranges::find(at.hosts, host) - at.hosts.begin();
+    state.culprit_ranks.push_back(static_cast<int>(rank));
+    state.culprit_hosts.push_back(host);
+  }
+  write_run_state(folder, state);
+  write_failure(folder, {.kind = "slow",
+                         .rank = state.culprit_ranks.front(),
+                         .host = state.culprit_hosts.front(),
+                         .phase = "starting",
+                         .detail = line});
+}
+
+}  // namespace
+
+std::vector<std::string> check_health(const comm::Communicator& world, const Setup& setup,
+                                      comm::DeviceMesh& mesh) {
+  const int spares = spare_nodes(world);
+  if (spares < 0) return {};
+  set_threads(setup.inputs.train.threads, world);
+  const Subject at = subject_of(world, setup);
+  std::map<std::string, std::string> bad;
+  std::vector<std::string> lines;
+  for (const auto& finding : rate_findings(at, mesh)) {
+    for (const auto& [host, why] : finding.bad)
+      bad.emplace(host, fmt::format("{} on {}: {}", finding.name, host, why));
+    for (const auto& warning : finding.warnings)
+      lines.push_back(fmt::format("{}: {}", finding.name, warning));
+  }
+  std::vector<std::string> problems;
+  for (const auto& [host, why] : bad) problems.push_back(why);
+  const bool leaves_out = !bad.empty() && std::ssize(bad) <= spares;
+  if (!leaves_out) {
+    std::ranges::copy(problems, std::back_inserter(lines));
+    return lines;
+  }
+  comm::agree(world, [&] {
+    if (world.rank() != 0) return;
+    const auto line = fmt::format("{}", fmt::join(problems, "; "));
+    record_slow_hosts(at, bad, line);
+    fail(ExitCode::stopped_early, "{}: left out for a spare node", line);
+  });
+  return {};
+}
+
+}  // namespace llamesh::train
