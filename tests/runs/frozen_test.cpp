@@ -236,6 +236,21 @@ std::vector<float> weights_in(const std::filesystem::path& path, const model::Mo
                         table);
 }
 
+// They hold the trained weights; each resume reads the frozen ones from the base model.
+TEST(FrozenMemoryCheckpoints, ReferToTheBaseModel) {
+  const SharedFolder folder;
+  const auto base = make_base_folder(folder.path(), "base", 1);
+  auto in = tuning_inputs(folder.path(), base);
+  run_to_the_end(in);
+  const auto unbroken = weights_in(checkpoint_of(in, "12"), in.model);
+  in.run.folder += "-killed";
+  in.checkpoint.memory.every_steps = 3;
+  train_and_vanish(in, 8);
+  run_to_the_end(in);
+  EXPECT_EQ(train::read_run_state(in.run.folder)->first_step, 6);
+  EXPECT_EQ(weights_in(checkpoint_of(in, "12"), in.model), unbroken);
+}
+
 class FrozenCheckpoints : public testing::TestWithParam<checkpoint::BaseWeights> {};
 
 TEST_P(FrozenCheckpoints, ResumeExactlyAndHoldTheWholeModel) {

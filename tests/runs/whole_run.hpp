@@ -2,16 +2,19 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "checkpoint/stored_model.hpp"
+#include "core/file.hpp"
 #include "model/parameters.hpp"
 #include "runs/small_run.hpp"
 #include "train/job/watch.hpp"
 #include "train/run/run.hpp"
+#include "train/run/run_checkpoints.hpp"
 
 namespace llamesh::test {
 
@@ -47,6 +50,33 @@ inline void run_to_the_end(const train::Inputs& in) {
   auto watchdog = train::watch_over(world());
   EXPECT_EQ(train::run(world(), setup, "run: {}\n", {}, watchdog).code, ExitCode::done);
   world().barrier();
+}
+
+/// Trains for some steps and ends as if killed: nothing is saved at the end or removed.
+inline void train_and_vanish(const train::Inputs& in, std::int64_t steps) {
+  const auto setup = plan::make_planned_setup(world(), in);
+  auto watchdog = train::watch_over(world());
+  comm::agree(world(), [&] {
+    if (world().rank() == 0) make_folder(in.run.folder);
+  });
+  train::Deadline deadline(in.run.folder, world().rank() == 0);
+  comm::DeviceMesh mesh(world(), setup.topology, setup.mesh);
+  train::Trainer trainer(world(), setup, mesh);
+  train::JobReport report(world(), setup, deadline);
+  const std::string config = "run: {}\n";
+  train::RunCheckpoints checkpoints(world(), setup, config, trainer, watchdog, report);
+  report.open();
+  const auto event = checkpoints.resume({});
+  report.start(event, trainer.step(), std::max<std::int64_t>(checkpoints.saved_step(), 0), config,
+               0);
+  checkpoints.reserve_memory();
+  train::ProgressBar progress(trainer.step(), steps, 1);
+  while (trainer.step() < steps) {
+    report.on_step(trainer.train_step());
+    if (checkpoints.due_in_memory()) checkpoints.save_in_memory();
+    if (checkpoints.due(trainer.step())) checkpoints.save(progress);
+  }
+  checkpoints.finish();
 }
 
 inline std::string checkpoint_of(const train::Inputs& in, const char* step) {

@@ -65,8 +65,10 @@ MemoryCheckpoints::MemoryCheckpoints(const fs::path& run_folder,
 }
 
 MemoryCheckpoints::~MemoryCheckpoints() {
-  if (std::uncaught_exceptions() > 0) comm::stop_waiting();
-  if (thread_.joinable()) thread_.join();
+  if (thread_.joinable()) {
+    if (std::uncaught_exceptions() > 0) comm::stop_waiting();
+    thread_.join();
+  }
   if (error_ && std::uncaught_exceptions() == 0)
     spdlog::warn("the latest memory checkpoint has no partner copy: an exchange failed");
 }

@@ -62,16 +62,17 @@ std::vector<FoundImage> MemoryCheckpoints::find_images() const {
 std::optional<TrainState> MemoryCheckpoints::resume(const State& state, std::int64_t disk_step,
                                                     const Accept& accept) {
   auto found = find_images();
-  const auto noted = std::ranges::max_element(found, {}, &FoundImage::disk_step);
-  if (noted != found.end() && noted->disk_step > disk_step) {
-    spdlog::warn(
-        "memory checkpoints are not used: they are of a run that had saved step {} on disk, where "
-        "the newest is step {} now",
-        noted->disk_step, std::max<std::int64_t>(disk_step, 0));
-    return {};
-  }
   std::erase_if(found, [&](const FoundImage& image) { return image.step <= disk_step; });
   if (found.empty()) return {};
+  const auto noted = std::ranges::max(found, {}, &FoundImage::disk_step).disk_step;
+  if (noted > disk_step) {
+    if (world_.rank() == 0)
+      spdlog::warn(
+          "memory checkpoints are not used: they are of a run with step {} on disk, where step {} "
+          "is the newest now",
+          noted, std::max<std::int64_t>(disk_step, 0));
+    return {};
+  }
   std::vector<Candidate> candidates{{state, gather_keys(state)}};
   if (const auto trained = state.trained(); key_of(trained) != key_of(state))
     candidates.push_back({trained, gather_keys(trained)});
@@ -81,9 +82,10 @@ std::optional<TrainState> MemoryCheckpoints::resume(const State& state, std::int
     resumed_ = choice->set;
     return load(choice->set, choice->state, accept);
   }
-  spdlog::warn(
-      "memory checkpoints are not used: at no step after the newest one on disk do all ranks find "
-      "their shards (they were lost with a node, or belong to another mesh)");
+  if (world_.rank() == 0)
+    spdlog::warn(
+        "memory checkpoints are not used: no step after the newest one on disk has the shards of "
+        "all ranks (they were lost with a node, or the mesh is another one)");
   return {};
 }
 
@@ -159,10 +161,11 @@ bool MemoryCheckpoints::drop_damaged(const ImageSet& set, std::vector<FoundImage
       "whether memory checkpoints are intact");
   for (std::size_t r = 0; r < damaged.size(); ++r) {
     if (damaged[r] == 0) continue;
-    spdlog::warn(
-        "the memory checkpoint of step {} from node {} with the shards of rank {} is "
-        "damaged: it is not used",
-        set.step, memory_node_name(topology_, set.images[r].node), r);
+    if (world_.rank() == 0)
+      spdlog::warn(
+          "the memory checkpoint of step {} from node {} with the shards of rank {} is "
+          "damaged: it is not used",
+          set.step, memory_node_name(topology_, set.images[r].node), r);
     std::erase(found, set.images[r]);
   }
   return std::ranges::count(damaged, 0) < std::ssize(damaged);
@@ -170,15 +173,14 @@ bool MemoryCheckpoints::drop_damaged(const ImageSet& set, std::vector<FoundImage
 
 TrainState MemoryCheckpoints::load(const ImageSet& set, const State& state,
                                    const Accept& accept) const {
+  std::optional<MemoryImage> image;
   TrainState progress;
   comm::agree(world_, [&] {
-    const auto& mine = set.images[static_cast<std::size_t>(world_.rank())];
-    const auto image = open_image(mine.key, set);
-    progress = parse_train_state(image.text());
+    image.emplace(open_image(set.images[static_cast<std::size_t>(world_.rank())].key, set));
+    progress = parse_train_state(image->text());
     if (accept && world_.rank() == 0) accept(progress);
-    image.load(state);
   });
-  if (world_.rank() == 0) spdlog::info("resuming from memory, after step {}", set.step);
+  image->load(state);
   return progress;
 }
 
