@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -67,8 +66,7 @@ inline void train_and_vanish(const train::Inputs& in, std::int64_t steps) {
   train::RunCheckpoints checkpoints(world(), setup, config, trainer, watchdog, report);
   report.open();
   const auto event = checkpoints.resume({});
-  report.start(event, trainer.step(), std::max<std::int64_t>(checkpoints.saved_step(), 0), config,
-               0);
+  report.start(event, trainer.step(), checkpoints.own_checkpoints(), config, 0);
   checkpoints.reserve_memory();
   train::ProgressBar progress(trainer.step(), steps, 1);
   while (trainer.step() < steps) {

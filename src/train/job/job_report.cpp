@@ -55,7 +55,7 @@ bool JobReport::was_done() {
          }) == "done";
 }
 
-void JobReport::start(const StartEvent& event, std::int64_t step, std::int64_t saved_step,
+void JobReport::start(const StartEvent& event, std::int64_t step, const OwnCheckpoints& own,
                       const std::string& config, double seconds) {
   comm::agree(world_, [&] {
     if (world_.rank() != 0) return;
@@ -63,11 +63,14 @@ void JobReport::start(const StartEvent& event, std::int64_t step, std::int64_t s
     gauges_ = {.run = setup_.inputs.run.name,
                .step = step,
                .steps = std::max(step, setup_.inputs.train.steps),
-               .checkpoint_step = saved_step,
+               .checkpoint_step = own.on_disk,
                .joules = before ? before->joules : std::nullopt};
     warn_of_sudden_end(before);
     put_records_aside(folder_);
-    state_ = start_after(before, saved_step, std::getenv("SLURM_JOB_ID") != nullptr);
+    state_ = start_after(before, std::max(own.on_disk, own.in_memory),
+                         std::getenv("SLURM_JOB_ID") != nullptr);
+    state_.step = own.on_disk;
+    state_.memory_step = own.in_memory;
     state_.steps = gauges_.steps;
     metrics_ = std::make_unique<MetricsFile>(metrics_path_, step);
     start_goodput(before, seconds);

@@ -28,6 +28,12 @@ struct StartEvent {
   std::string detail;
 };
 
+/// Steps of a run's newest own checkpoints; 0: none.
+struct OwnCheckpoints {
+  std::int64_t on_disk = 0;
+  std::int64_t in_memory = 0;
+};
+
 /// Writer for a run's records, for users and for the job script: state.json, metrics.jsonl,
 /// config.yaml and event files, and log lines about the job. Rank 0 writes; the other ranks only
 /// write their own logs. An I/O failure throws (exit 74), except for an event file and the file for
@@ -45,10 +51,10 @@ class JobReport {
   /// Returns true if state.json says that the run is done. Then writes the file again with this
   /// job's id and the time, by which a job script sees that this start came so far. Collective.
   bool was_done();
-  /// Records that the run continues after `step`, as in `event`; `saved_step` is its own newest
-  /// checkpoint, 0: none; the start has taken `seconds` so far. Warns if the previous start ended
+  /// Records that the run continues after `step`, as in `event`; the start has taken `seconds` so
+  /// far. Warns if the previous start ended
   /// unexpectedly, and throws if another start would not help (start_after()). Collective.
-  void start(const StartEvent& event, std::int64_t step, std::int64_t saved_step,
+  void start(const StartEvent& event, std::int64_t step, const OwnCheckpoints& own,
              const std::string& config, double seconds);
 
   /// Records that this start's first step is done.

@@ -80,8 +80,8 @@ class Run {
     nothing_to_do_ =
         is_done() && checkpoints_.saved_step() == trainer_.step() && report_.was_done();
     if (nothing_to_do_) return;
-    report_.start(event, trainer_.step(), std::max<std::int64_t>(checkpoints_.saved_step(), 0),
-                  config_, startup_.seconds());
+    report_.start(event, trainer_.step(), checkpoints_.own_checkpoints(), config_,
+                  startup_.seconds());
     profile_.check(trainer_.step());
     checkpoints_.reserve_memory();
     startup_.end_phase("resume");

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -63,6 +64,9 @@ class RunCheckpoints {
 
   /// Returns the step of the run's newest own checkpoint on disk; -1: none.
   std::int64_t saved_step() const { return saved_step_; }
+  OwnCheckpoints own_checkpoints() const {
+    return {std::max<std::int64_t>(saved_step_, 0), std::max<std::int64_t>(memory_step_, 0)};
+  }
   /// Returns the attention recorded in the checkpoint that the run resumed from; empty: none.
   const std::string& saved_attention() const { return saved_attention_; }
   double slowest_save() const { return store_.slowest_save(); }
