@@ -155,8 +155,9 @@ rank() {
   done
 }
 
-# node_of N RUN: the number of the node that rank N is on.
-node_of() { tr '\0' '\n' <"/proc/$(rank "$1" "$2")/environ" | sed -n 's/^SLURMD_NODENAME=node//p'; }
+# node_of_process PROCESS: the number of the node that a rank is on. node_of N RUN: the same for rank N.
+node_of_process() { tr '\0' '\n' <"/proc/$1/environ" | sed -n 's/^SLURMD_NODENAME=node//p'; }
+node_of() { node_of_process "$(rank "$1" "$2")"; }
 
 # slurmstepds NODE STEP: Slurm's process of the job's step there.
 slurmstepds() {

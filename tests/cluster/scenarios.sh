@@ -660,9 +660,10 @@ seconds_to_step() {
 # spare_after RUN STRATEGY FAULT LOST: a fault to the second node's first rank; the spare takes its place, and LOST steps
 # at most are lost.
 spare_after() {
-  local node took failed_after run=$1
+  local victim node took failed_after run=$1
   resilient "$run" 3 1 shrink sharding.strategy="$2" "${in_memory[@]}"
-  node=$(node_of 2 "$run")
+  victim=$(rank 2 "$run")
+  node=$(node_of_process "$victim")
   fails "$run" "$3"
   relaunched "$run"
   continued_from_memory "$run" "$4"
@@ -690,7 +691,7 @@ spare_after_rank_stopped() {
   same_weights spare-for-rank full_shard
   nothing_in_memory
 }
-rank_off() { kill -STOP "$(rank 2 "$run")"; }
+rank_off() { kill -STOP "$victim"; }
 
 # The node that is left has all shards.
 shrunk_after_node_killed() {
@@ -746,10 +747,11 @@ all_spares_bad() {
 
 # A rank of the second launch is killed as soon as it is there.
 killed_again_at_once() {
-  local node failed_after
+  local victim node failed_after
   resilient killed-again 3 1 shrink "${in_memory[@]}"
-  node=$(node_of 2 killed-again)
-  fails killed-again kill -KILL "$(rank 2 killed-again)"
+  victim=$(rank 2 killed-again)
+  node=$(node_of_process "$victim")
+  fails killed-again kill -KILL "$victim"
   within 30 logged "node$node is left out" || bad "the first failure has not come"
   within 30 rank_is_there 1 killed-again || bad "it is not launched again"
   kill -KILL "$(rank 1 killed-again)"

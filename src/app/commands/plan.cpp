@@ -72,10 +72,12 @@ void print_memory(const PlannedLaunch& planned) {
   if (offloads(planned.setup.inputs))
     fmt::print("  {:<24}{:>12}  of {}\n", "host", bytes_text(step.on_host),
                bytes_text(planned.hardware.host_memory_bytes));
-  if (step.memory_checkpoints > 0)
-    fmt::print("  {:<24}{:>12}  in its node's /dev/shm, {} of it for partner copies\n",
-               "memory checkpoints", bytes_text(step.memory_checkpoints),
-               bytes_text(step.partner_copies));
+  if (step.memory_checkpoints == 0) return;
+  const auto allowed = planned.setup.inputs.checkpoint.memory.limit;
+  fmt::print("  {:<24}{:>12}  in its node's /dev/shm{}, {} of it for partner copies\n",
+             "memory checkpoints", bytes_text(step.memory_checkpoints),
+             allowed == 0 ? "" : fmt::format(", of {} allowed", bytes_text(allowed)),
+             bytes_text(step.partner_copies));
 }
 
 void print_as_table(const PlanArguments& asked, const PlannedLaunch& planned) {
