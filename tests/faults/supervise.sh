@@ -231,6 +231,16 @@ srun_waits() {
   grep -q "signal=KILL 7.0" ended || bad "the step was not ended"
 }
 
+# A launch has measured its nodes: node2 is slow. It may say so while there are spares that never failed.
+slow_node() {
+  given <<<'launch() { echo "$LLAMESH_SPARE_NODES" >>spares; (($1 > 1)) && finishes
+    ends stopped 75 0 "links on node2: slow" node2; }'
+  supervise --spares 1
+  expect 0 "node1,node2 node1,node3" ""
+  [[ $(paste -sd' ' spares) == "1 0" ]] || bad "the launches are told of '$(paste -sd' ' spares)' spares"
+  grep -q '"reason": "links on node2: slow"' run/bad_nodes.json || bad "bad_nodes.json does not say why"
+}
+
 # srun waits and starts nothing; node1 has the fault. The limit is 5 x LLAMESH_MPI_TIMEOUT.
 never_started() {
   given <<<'try_node() { [[ $1 == node1 ]] || echo launched; }; launch() { (($1 > 1)) && finishes; exec sleep 50; }'

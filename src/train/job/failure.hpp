@@ -17,9 +17,10 @@ namespace llamesh::train {
 /// Reason why a start ended abnormally: the content of failure.json.
 struct Failure {
   /// error: a rank reports one; lost: no heartbeat; link: two ranks cannot reach each other; late:
-  /// absent from a collective; stuck: no progress; order: ranks in different collectives. Set by
-  /// the next start: killed, vanished (no record for the ranks of a host), ended (all at once,
-  /// nobody to blame) or unknown (the records do not tell).
+  /// absent from a collective; stuck: no progress; order: ranks in different collectives; slow: on
+  /// a node that is left out before the first step. Set by the next start: killed, vanished (no
+  /// record for the ranks of a host), ended (all at once, nobody to blame) or unknown (the records
+  /// do not tell).
   std::string kind = {};
   int rank = -1;  ///< rank to blame, the first if there are two; -1: none
   std::string host = {};

@@ -43,7 +43,8 @@ std::string wrong_answers(comm::Collectives& axis, std::int64_t n) {
   const auto parts = symmetric.tensor(DType::f32, {n * axis.size()});
   const auto mine = part.tensor(DType::f32, {n});
   const auto own = [&](std::int64_t i) { return value_of(axis.rank(), i); };
-  const auto factor = static_cast<float>(axis.size() * (axis.size() + 1) / 2);
+  const int sum_of_values = axis.size() * (axis.size() + 1) / 2;
+  const auto factor = static_cast<float>(sum_of_values);
   const auto summed = [&](std::int64_t i) { return factor * value_of(0, i); };
 
   fill(mine, own);
