@@ -22,12 +22,6 @@ void keep_gemm_scratch(const Matrix& c, const Matrix& a, const Matrix& b, Accumu
   simulation.keep_scratch("gemm", scratch.library);
 }
 
-/// Counts scratch on each thread that has a task.
-void keep_attention_scratch(const char* of, std::int64_t bytes, std::int64_t tasks) {
-  const auto threads = std::min<std::int64_t>(hardware().threads, tasks);
-  keep_cpu_scratch(of, threads * bytes);
-}
-
 /// c (m, n) = or += a b, contracted over k.
 void gemm(Stream& stream, const Tensor& c, const Tensor& a, const Tensor& b, std::int64_t k,
           Accumulate accumulate) {
@@ -131,7 +125,7 @@ void grouped_linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor
 }
 
 void attention(Stream& stream, const AttentionCall& c) {
-  keep_attention_scratch("attention", cpu::attention_scratch(c.shape), c.q.rows());
+  keep_cpu_scratch("attention", cpu::attention_scratch(c.shape, hardware().threads));
   const double keys = mean_keys(c.shape);
   work(stream, attention_flops(c.shape, c.shape.sequence, keys),
        hardware().peak(c.q.dtype()) * hardware().attention_forward_share,
@@ -140,8 +134,8 @@ void attention(Stream& stream, const AttentionCall& c) {
 
 /// Five matmuls; the forward pass has two (Dao 2023).
 void attention_backward(Stream& stream, const AttentionCall& c, const AttentionGradients& g) {
-  keep_attention_scratch("attention_backward", cpu::attention_backward_scratch(c.shape),
-                         c.shape.batch * c.shape.kv_heads);
+  keep_cpu_scratch("attention_backward",
+                   cpu::attention_backward_scratch(c.shape, hardware().threads));
   const double keys = mean_keys(c.shape);
   work(stream, 2.5 * attention_flops(c.shape, c.shape.sequence, keys),
        hardware().peak(c.q.dtype()) * hardware().attention_backward_share,
