@@ -1,8 +1,11 @@
 #include <cmath>
 #include <limits>
+#include <thread>
 
+#include "device/memory_meter.hpp"
 #include "device/simulated/simulation.hpp"
 #include "ops/cpu/attention_softmax.hpp"
+#include "ops/cpu/scratch_bytes.hpp"
 #include "random_tensor.hpp"
 
 namespace llamesh::test {
@@ -12,10 +15,11 @@ class Attention : public EachDType {};
 INSTANTIATE_TEST_SUITE_P(Types, Attention, ::testing::Values(DType::f32, DType::bf16), dtype_name);
 
 /// 1 to 5 heads per key-value head. The forward pass takes query tiles 4 at a time: within a query
-/// block, across several, and with a remainder.
-const ops::AttentionShape all_shapes[] = {{2, 1, 1, 1, 6},   {1, 37, 6, 3, 6},   {2, 64, 2, 1, 16},
-                                          {1, 65, 8, 2, 64}, {1, 150, 3, 1, 80}, {1, 330, 2, 2, 20},
-                                          {1, 129, 5, 1, 9}};
+/// block, across several, and with a remainder. In the last two, several tasks of the backward pass
+/// share a key-value head.
+const ops::AttentionShape all_shapes[] = {
+    {2, 1, 1, 1, 6},    {1, 37, 6, 3, 6},  {2, 64, 2, 1, 16}, {1, 65, 8, 2, 64}, {1, 150, 3, 1, 80},
+    {1, 330, 2, 2, 20}, {1, 129, 5, 1, 9}, {1, 129, 8, 1, 9}, {2, 200, 16, 2, 6}};
 
 /// Tensors for one call: q, k, v as views into one qkv buffer; its gradient likewise.
 struct Problem {
@@ -167,7 +171,8 @@ TEST_P(Attention, OfPartOfASequenceEqualsTheReference) {
   for (const ops::AttentionShape& whole : {ops::AttentionShape{2, 24, 6, 3, 6},
                                            {1, 180, 3, 1, 9},
                                            {1, 264, 2, 1, 16},
-                                           {1, 264, 2, 2, 6, 40}})
+                                           {1, 264, 2, 2, 6, 40},
+                                           {1, 264, 9, 1, 6}})
     for (const std::int64_t ranks : {1, 2, 3})
       for (std::int64_t rank = 0; rank < ranks; ++rank)
         for (const std::int64_t longest : {0, 50}) {
@@ -272,13 +277,52 @@ TEST_P(Attention, NaNIsNotHidden) {
 }
 
 TEST_P(Attention, DoesNotDependOnTheNumberOfThreads) {
-  Problem p(dtype(), {2, 130, 6, 3, 10});
-  const auto work = [&] {
-    p.forward(stream);
-    p.backward(stream);
+  for (const ops::AttentionShape& shape :
+       {ops::AttentionShape{2, 130, 6, 3, 10}, {1, 330, 6, 1, 10}}) {
+    SCOPED_TRACE(shape.sequence);
+    Problem p(dtype(), shape);
+    const auto work = [&] {
+      p.forward(stream);
+      p.backward(stream);
+    };
+    expect_same_for_any_threads(work, [&] { return p.dqkv.bytes(); });
+    expect_same_for_any_threads(work, [&] { return p.out.bytes(); });
+  }
+}
+
+/// A new thread has no scratch yet and works alone, so what it allocates is what a thread needs.
+TEST_P(Attention, ScratchIsAsPlanned) {
+  const auto in_use = [] {
+    const auto bytes = device::MemoryMeter::instance().by_use();
+    return bytes[static_cast<std::size_t>(device::MemoryUse::scratch)];
   };
-  expect_same_for_any_threads(work, [&] { return p.dqkv.bytes(); });
-  expect_same_for_any_threads(work, [&] { return p.out.bytes(); });
+  for (const ops::AttentionShape& shape :
+       {ops::AttentionShape{2, 130, 6, 3, 10}, {1, 330, 6, 1, 10}}) {
+    SCOPED_TRACE(shape.sequence);
+    Problem p(dtype(), shape);
+    std::int64_t forward = 0, both = 0;
+    std::thread([&] {
+      auto own = device::Stream::calling_thread();
+      const auto before = in_use();
+      p.forward(own);
+      forward = in_use() - before;
+      p.backward(own);
+      both = in_use() - before;
+    }).join();
+    EXPECT_EQ(forward, ops::cpu::attention_scratch(shape, 1));
+    EXPECT_EQ(both - forward, ops::cpu::attention_backward_scratch(shape, 1));
+  }
+}
+
+/// Threads without a task need no scratch. The first shape has one task in each pass.
+TEST(AttentionScratch, IsForThreadsWithATask) {
+  const ops::AttentionShape one{1, 37, 2, 1, 6}, many{4, 256, 8, 4, 6};
+  using ops::cpu::attention_backward_scratch;
+  using ops::cpu::attention_scratch;
+  EXPECT_EQ(attention_scratch(one, 8), attention_scratch(one, 1));
+  EXPECT_EQ(attention_backward_scratch(one, 8), attention_backward_scratch(one, 1));
+  EXPECT_EQ(attention_scratch(many, 8), 8 * attention_scratch(many, 1));
+  EXPECT_EQ(attention_backward_scratch(many, 8), 8 * attention_backward_scratch(many, 1));
 }
 
 TEST(Softmax, Exp2IsThatOfDouble) {

@@ -1,4 +1,8 @@
+#include <thread>
+
+#include "device/memory_meter.hpp"
 #include "ops/bf16_products.hpp"
+#include "ops/cpu/gemm.hpp"
 #include "ops/cpu/instruction_set.hpp"
 #include "random_tensor.hpp"
 
@@ -11,8 +15,10 @@ using reference::product;
 struct GemmSizes {
   std::int64_t m, in, out, gap;
 };
-const GemmSizes gemm_sizes[] = {
-    {1, 6, 3, 0}, {1, 18, 33, 7}, {37, 64, 257, 5}, {64, 96, 48, 32}, {130, 18, 33, 1}};
+/// The last two have results with enough rows to pack the right factor: y and dx, then dw.
+const GemmSizes gemm_sizes[] = {{1, 6, 3, 0},     {1, 18, 33, 7},   {37, 64, 257, 5},
+                                {64, 96, 48, 32}, {130, 18, 33, 1}, {1030, 40, 70, 3},
+                                {45, 30, 1030, 2}};
 
 class Linear : public EachDType {};
 INSTANTIATE_TEST_SUITE_P(Types, Linear, ::testing::Values(DType::f32, DType::bf16), dtype_name);
@@ -87,6 +93,28 @@ TEST_P(Linear, GradientsAreFiniteDifferences) {
               "dx");
   expect_near(dw.numbers(), reference::numerical_gradient(of_w, w.numbers(), c.numbers()), 1e-5,
               "dw");
+}
+
+/// A new thread has no scratch yet, so what it allocates is what the call needs.
+TEST_P(Linear, ScratchIsAsPlanned) {
+  using ops::cpu::gemm_scratch;
+  const auto in_use = [] {
+    const auto bytes = device::MemoryMeter::instance().by_use();
+    return bytes[static_cast<std::size_t>(device::MemoryUse::scratch)];
+  };
+  for (const std::int64_t rows : {96, 1100}) {
+    SCOPED_TRACE(rows);
+    const Matrix a(dtype(), rows, 200), b(dtype(), 200, 300), c(dtype(), rows, 300);
+    const ops::cpu::Matrix left(a), right(b), result(c);
+    std::int64_t taken = 0;
+    std::thread([&] {
+      const auto before = in_use();
+      ops::cpu::gemm(result, left, right, Accumulate::no);
+      taken = in_use() - before;
+    }).join();
+    const auto planned = gemm_scratch(result, left, right, Accumulate::no);
+    EXPECT_EQ(taken, planned.a + planned.b + planned.c + planned.library);
+  }
 }
 
 TEST_P(Linear, RefusesShapesThatDoNotFit) {

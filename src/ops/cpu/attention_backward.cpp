@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "ops/cpu/attention_documents.hpp"
@@ -12,25 +13,44 @@
 // With P = exp(S - log_sum_exp), S = scale Q K^T and D = rowsum(dO * O) per query (Dao 2023,
 // algorithm 2):
 //   dV += P^T dO,  dS = P * (dO V^T - D),  dK += scale dS^T Q,  dQ = scale dS K.
-// Each task owns one key-value head in one sequence and sums dK and dV over its query heads and
-// query blocks in a fixed order. As in the forward pass, score tiles are transposed: (keys,
-// queries).
+// Each task sums dK and dV for one key-value head in one sequence over its query blocks, in a fixed
+// order. If there are few such heads, each is divided among several tasks, whose sums are then
+// added in order. As in the forward pass, score tiles are transposed: (keys, queries).
 
 namespace llamesh::ops::cpu {
 namespace {
 
+/// Returns the elements in a task's sums: dkeys and dvalues, in whole tiles and vectors.
+std::int64_t sums_numel(const AttentionShape& s) {
+  return 2 * round_up(s.keys, tile) * round_up(s.head_dim, vec_width);
+}
+
+/// Returns how many tasks share a key-value head: enough for 16 tasks in all, if each has 8 query
+/// blocks or more and all sums fit into 32 MiB. The number of threads has no influence, so results
+/// do not depend on it.
+std::int64_t parts_of(const AttentionShape& s) {
+  constexpr std::int64_t enough_tasks = 16, min_blocks = 8, max_bytes = std::int64_t{32} << 20;
+  const auto kv_heads = s.batch * s.kv_heads;
+  const auto blocks = s.heads / s.kv_heads * QueryBlocks(s.positions).size();
+  return std::max<std::int64_t>(
+      1, std::min({(enough_tasks + kv_heads - 1) / kv_heads, blocks / min_blocks,
+                   max_bytes / (kv_heads * sums_numel(s) * size_of(DType::f32))}));
+}
+
 /// fp32 scratch for one task. S' and E' are the keys and the head dim, rounded up to whole tiles
 /// and vectors.
 struct Tiles {
+  /// Elements without dkeys and dvalues.
   static std::int64_t numel(std::int64_t padded, std::int64_t length) {
-    return 4 * length * padded + 6 * tile * padded + 2 * tile * tile + 2 * tile;
+    return 2 * length * padded + 6 * tile * padded + 2 * tile * tile + 2 * tile;
   }
-  Tiles(std::int64_t padded, std::int64_t length, Scratch& scratch)
+  /// `sums`: dkeys and dvalues.
+  Tiles(std::int64_t padded, std::int64_t length, float* sums, Scratch& scratch)
       : pieces(scratch.array<float>(numel(padded, length))),
         keys(pieces.take(length * padded)),
         values(pieces.take(length * padded)),
-        dkeys(pieces.take(length * padded)),
-        dvalues(pieces.take(length * padded)),
+        dkeys(sums),
+        dvalues(sums + length * padded),
         queries(pieces.take(tile * padded)),
         queries_t(pieces.take(tile * padded)),
         douts(pieces.take(tile * padded)),
@@ -178,39 +198,89 @@ struct Operands {
   DocumentStarts starts;
 };
 
-/// Processes a key-value head in one sequence with all its query heads.
+/// Writes dk and dv for keys [first, first + count) from their sums.
 template <class T>
-void kv_head(const Operands<T>& o, const AttentionShape& s, std::int64_t b, std::int64_t kv) {
+void store_gradients(const Operands<T>& o, const AttentionShape& s, std::int64_t kv_head,
+                     const float* sums, std::int64_t first, std::int64_t count) {
+  const auto padded = round_up(s.head_dim, vec_width);
+  const auto key = kv_head / s.kv_heads * s.keys + first;
+  const auto column = kv_head % s.kv_heads * s.head_dim;
+  const auto* const dkeys = sums + first * padded;
+  // dS was multiplied by queries that carry a factor log2(e).
+  store_tile(o.dk.from(key, column), count, s.head_dim, dkeys, padded, ln_2);
+  store_tile(o.dv.from(key, column), count, s.head_dim, dkeys + sums_numel(s) / 2, padded);
+}
+
+/// Processes every parts-th query block of a key-value head, counted through the sequences, with
+/// all its query heads: dq, and their share of dkeys and dvalues in `sums`.
+template <class T>
+void part_of_kv_head(const Operands<T>& o, const AttentionShape& s, std::int64_t kv_head,
+                     std::int64_t part, std::int64_t parts, float* sums) {
   thread_local Scratch scratch;
+  const auto b = kv_head / s.kv_heads, kv = kv_head % s.kv_heads;
   const auto padded = round_up(s.head_dim, vec_width);
   const auto length = round_up(s.keys, tile);
-  const Tiles t(padded, length, scratch);
+  const Tiles t(padded, length, sums, scratch);
   const auto token = b * s.sequence, key = b * s.keys;
   const auto column = kv * s.head_dim;
   load_tile(t.keys, length, padded, o.k.from(key, column), s.keys, s.head_dim);
   load_tile(t.values, length, padded, o.v.from(key, column), s.keys, s.head_dim);
-  std::fill_n(t.dkeys, length * padded, 0.0F);
-  std::fill_n(t.dvalues, length * padded, 0.0F);
+  std::fill_n(sums, sums_numel(s), 0.0F);
   const auto group = s.heads / s.kv_heads;
   const QueryBlocks blocks(s.positions);
-  for (auto h = kv * group; h < (kv + 1) * group; ++h) {
+  for (auto i = part; i < group * blocks.size(); i += parts) {
+    const auto h = kv * group + i / blocks.size();
     const auto at = h * s.head_dim;
     const auto statistics = (b * s.heads + h) * s.sequence;
     const Head<T> head{o.dq.from(token, at),   o.q.from(token, at),  o.out.from(token, at),
                        o.dout.from(token, at), o.starts.from(token), o.log_sum_exp + statistics,
                        o.delta + statistics};
-    for (std::int64_t i = 0; i < blocks.size(); ++i) block_of_queries(t, head, blocks[i], s);
+    block_of_queries(t, head, blocks[i % blocks.size()], s);
   }
-  // dS was multiplied by queries that carry a factor log2(e).
-  store_tile(o.dk.from(key, column), s.keys, s.head_dim, t.dkeys, padded, ln_2);
-  store_tile(o.dv.from(key, column), s.keys, s.head_dim, t.dvalues, padded);
+}
+
+/// Runs one task per key-value head.
+template <class T>
+void whole_kv_heads(const Operands<T>& o, const AttentionShape& s) {
+  for_each_task(s.batch * s.kv_heads, [&](std::int64_t kv_head) {
+    thread_local Scratch scratch;
+    auto* const sums = scratch.array<float>(sums_numel(s));
+    part_of_kv_head(o, s, kv_head, 0, 1, sums);
+    store_gradients(o, s, kv_head, sums, 0, s.keys);
+  });
+}
+
+/// Runs several tasks per key-value head, then adds their sums in order, key tile by key tile.
+template <class T>
+void divided_kv_heads(const Operands<T>& o, const AttentionShape& s, std::int64_t parts) {
+  thread_local Scratch scratch;
+  const auto kv_heads = s.batch * s.kv_heads, numel = sums_numel(s);
+  auto* const sums = scratch.array<float>(kv_heads * parts * numel);
+  for_each_task(kv_heads * parts, [&](std::int64_t task) {
+    part_of_kv_head(o, s, task / parts, task % parts, parts, sums + task * numel);
+  });
+  const auto padded = round_up(s.head_dim, vec_width);
+  const auto tiles = round_up(s.keys, tile) / tile;
+  for_each_block(kv_heads * tiles, 1, [&](std::int64_t i, std::int64_t /*last*/) {
+    auto* const total = sums + i / tiles * parts * numel;
+    const auto first = i % tiles * tile;
+    for (const auto begin : {first * padded, numel / 2 + first * padded})
+      for (std::int64_t part = 1; part < parts; ++part)
+        for (auto e = begin; e < begin + tile * padded; e += vec_width)
+          store(total + e, load(total + e, Whole{}) + load(total + part * numel + e, Whole{}),
+                Whole{});
+    store_gradients(o, s, i / tiles, total, first, std::min(tile, s.keys - first));
+  });
 }
 
 }  // namespace
 
-std::int64_t attention_backward_scratch(const AttentionShape& shape) {
-  return Tiles::numel(round_up(shape.head_dim, vec_width), round_up(shape.keys, tile)) *
-         size_of(DType::f32);
+std::int64_t attention_backward_scratch(const AttentionShape& shape, std::int64_t threads) {
+  const auto parts = parts_of(shape), tasks = shape.batch * shape.kv_heads * parts;
+  const auto working = std::min(threads, tasks);
+  const auto tiles = Tiles::numel(round_up(shape.head_dim, vec_width), round_up(shape.keys, tile));
+  const auto sums = parts == 1 ? working : tasks;
+  return (working * tiles + sums * sums_numel(shape)) * size_of(DType::f32);
 }
 
 void attention_backward(Stream& stream, const AttentionCall& c, const AttentionGradients& g) {
@@ -231,9 +301,10 @@ void attention_backward(Stream& stream, const AttentionCall& c, const AttentionG
                                  c.log_sum_exp.as<float>(),
                                  g.delta.as<float>(),
                                  starts};
-      for_each_task(shape.batch * shape.kv_heads, [&](std::int64_t task) {
-        kv_head(operands, shape, task / shape.kv_heads, task % shape.kv_heads);
-      });
+      if (const auto parts = parts_of(shape); parts > 1)
+        divided_kv_heads(operands, shape, parts);
+      else
+        whole_kv_heads(operands, shape);
     });
   });
   if (!g.cos_sin) return;

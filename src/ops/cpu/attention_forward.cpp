@@ -218,12 +218,21 @@ void attend_together(std::span<QueryTile> all, const Operands<T>& o, const Atten
   for (const auto& queries : all) store_results(queries, t, o, s, b);
 }
 
+/// Returns the query tiles that share a key-value head.
+std::int64_t tiles_per_kv_head(const AttentionShape& s) {
+  return QueryBlocks(s.positions).size() * (s.heads / s.kv_heads);
+}
+
+/// Returns the tasks per key-value head.
+std::int64_t tasks_per_kv_head(const AttentionShape& s) {
+  return (tiles_per_kv_head(s) + tiles_together - 1) / tiles_together;
+}
+
 template <class T>
 void all_tiles(const Operands<T>& o, const AttentionShape& s) {
   const auto group = s.heads / s.kv_heads;
   const QueryBlocks blocks(s.positions);
-  const auto tiles = blocks.size() * group;  // sharing a key-value head
-  const auto tasks = (tiles + tiles_together - 1) / tiles_together;
+  const auto tiles = tiles_per_kv_head(s), tasks = tasks_per_kv_head(s);
   for_each_task(s.batch * s.kv_heads * tasks, [&](std::int64_t task) {
     const auto kv = task % s.kv_heads;
     const auto b = task / s.kv_heads % s.batch;
@@ -253,8 +262,10 @@ void attention(Stream& stream, const AttentionCall& c) {
   });
 }
 
-std::int64_t attention_scratch(const AttentionShape& shape) {
-  return Tiles::numel(round_up(shape.head_dim, vec_width)) * size_of(DType::f32);
+std::int64_t attention_scratch(const AttentionShape& shape, std::int64_t threads) {
+  const auto tasks = shape.batch * shape.kv_heads * tasks_per_kv_head(shape);
+  return std::min(threads, tasks) * Tiles::numel(round_up(shape.head_dim, vec_width)) *
+         size_of(DType::f32);
 }
 
 std::string attention_name(Stream& /*stream*/, const AttentionCall& /*call*/) {

@@ -53,14 +53,36 @@ Key key_of(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumul
           static_cast<std::int64_t>(accumulate)};
 }
 
+dnnl::memory::data_type type_of(const Matrix& m) {
+  return m.dtype == DType::f32 ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
+}
+
 dnnl::memory::desc description(const Matrix& m) {
-  const auto type =
-      m.dtype == DType::f32 ? dnnl::memory::data_type::f32 : dnnl::memory::data_type::bf16;
-  return {{m.rows, m.cols}, type, dnnl::memory::dims{m.row_stride, m.col_stride}};
+  return {{m.rows, m.cols}, type_of(m), dnnl::memory::dims{m.row_stride, m.col_stride}};
+}
+
+/// Whether b is first copied to the layout that oneDNN's kernels read fastest.
+enum class Packed : std::int8_t { no, yes };
+
+/// Decides from shapes and types alone, so that a run's results stay reproducible. The figures are
+/// in docs/performance.md: copying pays from about 700 rows of c on, and in fp32 not for products
+/// of activations, whose left factor is transposed. AMX is left out, because it was not measured.
+Packed packing_of(const Matrix& c, const Matrix& a, const Matrix& b, Ragged ragged) {
+  constexpr std::int64_t min_rows = 1024;
+  constexpr auto max_bytes = std::int64_t{32} << 20;
+  const auto isa = usable_isa();
+  const bool avx512 = isa == dnnl::cpu_isa::avx512_core || isa == dnnl::cpu_isa::avx512_core_vnni ||
+                      isa == dnnl::cpu_isa::avx512_core_bf16;
+  const bool gains = c.rows >= min_rows && (a.dtype == DType::bf16 || a.col_stride == 1);
+  const bool fits = b.rows * b.cols * size_of(b.dtype) <= max_bytes;
+  return avx512 && ragged == Ragged::none && gains && fits ? Packed::yes : Packed::no;
 }
 
 dnnl::matmul::primitive_desc describe_matmul(const Matrix& c, const Matrix& a, const Matrix& b,
-                                             Accumulate accumulate) {
+                                             Accumulate accumulate, Packed packed) {
+  const auto any = dnnl::memory::format_tag::any;
+  const auto right = packed == Packed::yes ? dnnl::memory::desc{{b.rows, b.cols}, type_of(b), any}
+                                           : description(b);
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   if (accumulate == Accumulate::yes) {
@@ -69,25 +91,40 @@ dnnl::matmul::primitive_desc describe_matmul(const Matrix& c, const Matrix& a, c
     attributes.set_post_ops(sum);
   }
 #if DNNL_VERSION_MAJOR >= 3
-  return {engine(), description(a), description(b), description(c), attributes};
+  return {engine(), description(a), right, description(c), attributes};
 #else
-  return {{description(a), description(b), description(c)}, attributes, engine()};
+  return {{description(a), right, description(c)}, attributes, engine()};
 #endif
 }
+
+/// Scratch bytes for a call: oneDNN's own, after b if it is packed.
+struct Space {
+  Space() = default;
+  Space(const dnnl::matmul::primitive_desc& primitive, Packed packed)
+      : library(static_cast<std::int64_t>(primitive.scratchpad_desc().get_size())) {
+    if (packed == Packed::no) return;
+    const auto bytes = static_cast<std::int64_t>(primitive.weights_desc().get_size());
+    packed_b = (bytes + 63) / 64 * 64;
+  }
+  std::int64_t total() const { return packed_b + library; }
+  std::int64_t library = 0, packed_b = 0;
+};
 
 /// A matmul with fixed shapes, but for a ragged size. Its argument objects are pointed at new data
 /// for each execution.
 class Matmul {
  public:
-  Matmul(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate) {
+  Matmul(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate, Packed packed)
+      : packed_(packed), is_ragged_(c.rows == ragged_size || a.cols == ragged_size) {
     device::check_address_space(code_bytes);
-    const auto primitive = describe_matmul(c, a, b, accumulate);
+    const auto primitive = describe_matmul(c, a, b, accumulate, packed);
     matmul_ = dnnl::matmul(primitive);
-    const auto scratchpad = primitive.scratchpad_desc();
-    scratchpad_bytes_ = static_cast<std::int64_t>(scratchpad.get_size());
-    scratchpad_ = dnnl::memory(scratchpad, engine(), nullptr);
-    is_ragged_ = c.rows == ragged_size || a.cols == ragged_size;
+    space_ = Space(primitive, packed);
+    scratchpad_ = dnnl::memory(primitive.scratchpad_desc(), engine(), nullptr);
+    if (packed_ == Packed::yes)
+      packed_b_ = dnnl::memory(primitive.weights_desc(), engine(), nullptr);
     if (!is_ragged_) describe(c, a, b);
+    if (packed_ == Packed::yes) pack_ = dnnl::reorder(b_, packed_b_);
   }
 
   void execute(const Matrix& c, const Matrix& a, const Matrix& b) {
@@ -97,7 +134,12 @@ class Matmul {
     a_.set_data_handle(a.data);
     b_.set_data_handle(b.data);
     c_.set_data_handle(c.data);
-    scratchpad_.set_data_handle(scratch.bytes(scratchpad_bytes_));
+    auto* const space = scratch.bytes(space_.total());
+    scratchpad_.set_data_handle(space + space_.packed_b);
+    if (packed_ == Packed::yes) {
+      packed_b_.set_data_handle(space);
+      pack_.execute(stream, b_, packed_b_);
+    }
     matmul_.execute(stream, arguments_);
     stream.wait();
   }
@@ -110,15 +152,17 @@ class Matmul {
     b_ = dnnl::memory(description(b), engine(), nullptr);
     c_ = dnnl::memory(description(c), engine(), nullptr);
     arguments_ = {{DNNL_ARG_SRC, a_},
-                  {DNNL_ARG_WEIGHTS, b_},
+                  {DNNL_ARG_WEIGHTS, packed_ == Packed::yes ? packed_b_ : b_},
                   {DNNL_ARG_DST, c_},
                   {DNNL_ARG_SCRATCHPAD, scratchpad_}};
   }
 
-  dnnl::matmul matmul_;
-  dnnl::memory a_, b_, c_, scratchpad_;
-  std::int64_t scratchpad_bytes_ = 0;
+  Packed packed_;
   bool is_ragged_;
+  dnnl::matmul matmul_;
+  dnnl::reorder pack_;
+  dnnl::memory a_, b_, c_, packed_b_, scratchpad_;
+  Space space_;
   std::unordered_map<int, dnnl::memory> arguments_;
 };
 
@@ -132,7 +176,8 @@ void run_matmul(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate ac
   const auto key = key_of(any_c, any_a, any_b, accumulate);
   auto found = cache.find(key);
   if (found == cache.end())
-    found = cache.emplace(key, Matmul(any_c, any_a, any_b, accumulate)).first;
+    found = cache.emplace(key, Matmul(any_c, any_a, any_b, accumulate, packing_of(c, a, b, ragged)))
+                .first;
   found->second.execute(c, a, b);
 }
 
@@ -185,10 +230,10 @@ bool multiplies_directly(const Matrix& c, const Matrix& a, Bf16Products way) {
   return a.dtype == DType::bf16 ? way == Bf16Products::native : c.dtype == DType::f32;
 }
 
-std::int64_t library_scratch(const Matrix& c, const Matrix& a, const Matrix& b,
-                             Accumulate accumulate) {
-  return static_cast<std::int64_t>(
-      describe_matmul(c, a, b, accumulate).scratchpad_desc().get_size());
+Space space_for(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate,
+                Ragged ragged) {
+  const auto packed = packing_of(c, a, b, ragged);
+  return {describe_matmul(c, a, b, accumulate, packed), packed};
 }
 
 }  // namespace
@@ -224,9 +269,10 @@ void gemm(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumula
 }
 
 GemmScratch gemm_scratch(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate,
-                         Bf16Products way) {
+                         Bf16Products way, Ragged ragged) {
   if (c.rows == 0 || c.cols == 0) return {};
-  if (multiplies_directly(c, a, way)) return {.library = library_scratch(c, a, b, accumulate)};
+  if (multiplies_directly(c, a, way))
+    return {.library = space_for(c, a, b, accumulate, ragged).total()};
   const auto fp32 = [](const Matrix& m) {
     return m.dtype == DType::f32 ? m : fp32_like(m, nullptr);
   };
@@ -236,7 +282,7 @@ GemmScratch gemm_scratch(const Matrix& c, const Matrix& a, const Matrix& b, Accu
   return {.a = bytes(a),
           .b = bytes(b),
           .c = bytes(c),
-          .library = library_scratch(fp32(c), fp32(a), fp32(b), added)};
+          .library = space_for(fp32(c), fp32(a), fp32(b), added, ragged).total()};
 }
 
 }  // namespace llamesh::ops::cpu

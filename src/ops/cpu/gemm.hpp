@@ -28,15 +28,17 @@ struct Matrix {
 enum class Ragged : std::int8_t { none, m, k };
 
 /// c (m, n) = or += a (m, k) b (k, n) by oneDNN, with fp32 accumulation. a and b share a dtype; c
-/// is row-major, fp32 or bf16. bf16 operands are multiplied natively or converted to fp32 first.
+/// is row-major, fp32 or bf16. bf16 operands are multiplied natively or converted to fp32 first. If
+/// c has many rows, b is packed first: copied to oneDNN's layout.
 void gemm(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate,
           Bf16Products way = bf16_products(), Ragged ragged = Ragged::none);
 
-/// Scratch bytes that gemm() needs for these matrices: fp32 copies, and oneDNN's own.
+/// Scratch bytes that gemm() needs for these matrices: fp32 copies, and oneDNN's own with a packed
+/// b.
 struct GemmScratch {
   std::int64_t a = 0, b = 0, c = 0, library = 0;
 };
 GemmScratch gemm_scratch(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate,
-                         Bf16Products way = bf16_products());
+                         Bf16Products way = bf16_products(), Ragged ragged = Ragged::none);
 
 }  // namespace llamesh::ops::cpu

@@ -8,9 +8,9 @@
 /// and the simulated backend counts them for a CPU. gemm_scratch() is in gemm.hpp.
 namespace llamesh::ops::cpu {
 
-/// Return the bytes per thread.
-std::int64_t attention_scratch(const AttentionShape& shape);
-std::int64_t attention_backward_scratch(const AttentionShape& shape);
+/// Return the bytes for all threads that have a task.
+std::int64_t attention_scratch(const AttentionShape& shape, std::int64_t threads);
+std::int64_t attention_backward_scratch(const AttentionShape& shape, std::int64_t threads);
 
 /// Returns the bytes of matvec(): its row in fp32.
 inline std::int64_t matvec_scratch(const Tensor& x) {

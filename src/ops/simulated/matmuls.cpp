@@ -9,22 +9,17 @@ namespace {
 using cpu::Matrix;
 
 /// Counts scratch that cpu::gemm() and cuda::gemm() keep.
-void keep_gemm_scratch(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate) {
+void keep_gemm_scratch(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate,
+                       cpu::Ragged ragged = cpu::Ragged::none) {
   auto& simulation = device::Simulation::current();
   if (c.rows * c.cols * a.cols == 0) return;
   if (hardware().kind == device::Kind::cuda)
     return simulation.keep_scratch("gemm", cuda::gemm_workspace_bytes);
-  const auto scratch = cpu::gemm_scratch(c, a, b, accumulate);
+  const auto scratch = cpu::gemm_scratch(c, a, b, accumulate, bf16_products(), ragged);
   simulation.keep_scratch("gemm a", scratch.a);
   simulation.keep_scratch("gemm b", scratch.b);
   simulation.keep_scratch("gemm c", scratch.c);
   simulation.keep_scratch("gemm", scratch.library);
-}
-
-/// Counts scratch on each thread that has a task.
-void keep_attention_scratch(const char* of, std::int64_t bytes, std::int64_t tasks) {
-  const auto threads = std::min<std::int64_t>(hardware().threads, tasks);
-  keep_cpu_scratch(of, threads * bytes);
 }
 
 /// c (m, n) = or += a b, contracted over k.
@@ -107,20 +102,21 @@ void linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x, Accu
 void grouped_linear(Stream& stream, Tensor y, Tensor x, Tensor w, Tensor /*starts*/,
                     Accumulate accumulate) {
   const auto one = w.slice_rows(0, w.size(1));
-  keep_gemm_scratch(Matrix(y), Matrix(x), Matrix(one).transposed(), accumulate);
+  keep_gemm_scratch(Matrix(y), Matrix(x), Matrix(one).transposed(), accumulate, cpu::Ragged::m);
   grouped_gemm(stream, y, x, w, accumulate);
 }
 
 void grouped_linear_backward_input(Stream& stream, Tensor dx, Tensor dy, Tensor w,
                                    Tensor /*starts*/, Accumulate accumulate) {
-  keep_gemm_scratch(Matrix(dx), Matrix(dy), Matrix(w.slice_rows(0, w.size(1))), accumulate);
+  keep_gemm_scratch(Matrix(dx), Matrix(dy), Matrix(w.slice_rows(0, w.size(1))), accumulate,
+                    cpu::Ragged::m);
   grouped_gemm(stream, dx, dy, w, accumulate);
 }
 
 void grouped_linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x,
                                     Tensor /*starts*/, Accumulate accumulate) {
   const auto one = dw.slice_rows(0, dw.size(1));
-  keep_gemm_scratch(Matrix(one), Matrix(dy).transposed(), Matrix(x), accumulate);
+  keep_gemm_scratch(Matrix(one), Matrix(dy).transposed(), Matrix(x), accumulate, cpu::Ragged::k);
   const double rows = tiled_rows(dy.rows(), dw.size(0), group_depth);
   const double flops = 2 * rows * static_cast<double>(one.numel());
   const double again = accumulate == Accumulate::yes ? bytes_of(dw) : 0;
@@ -129,7 +125,7 @@ void grouped_linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor
 }
 
 void attention(Stream& stream, const AttentionCall& c) {
-  keep_attention_scratch("attention", cpu::attention_scratch(c.shape), c.q.rows());
+  keep_cpu_scratch("attention", cpu::attention_scratch(c.shape, hardware().threads));
   const double keys = mean_keys(c.shape);
   work(stream, attention_flops(c.shape, c.shape.sequence, keys),
        hardware().peak(c.q.dtype()) * hardware().attention_forward_share,
@@ -138,8 +134,8 @@ void attention(Stream& stream, const AttentionCall& c) {
 
 /// Five matmuls; the forward pass has two (Dao 2023).
 void attention_backward(Stream& stream, const AttentionCall& c, const AttentionGradients& g) {
-  keep_attention_scratch("attention_backward", cpu::attention_backward_scratch(c.shape),
-                         c.shape.batch * c.shape.kv_heads);
+  keep_cpu_scratch("attention_backward",
+                   cpu::attention_backward_scratch(c.shape, hardware().threads));
   const double keys = mean_keys(c.shape);
   work(stream, 2.5 * attention_flops(c.shape, c.shape.sequence, keys),
        hardware().peak(c.q.dtype()) * hardware().attention_backward_share,
