@@ -92,7 +92,7 @@ class ThreadsOfRank {
 /// Returns the hardware of a rank with `threads` (train.threads; 0: one per core). With fewer
 /// threads than cores it reaches their share of the peak.
 device::Hardware with_threads(device::Hardware hardware, int threads) {
-  if (hardware.kind != device::Kind::cpu || threads == 0) return hardware;
+  if (hardware.kind != device::Kind::cpu || threads == 0 || hardware.is_measured()) return hardware;
   const double share = std::min(1.0, static_cast<double>(threads) / hardware.threads);
   hardware.peak_bf16 *= share;
   hardware.peak_fp32 *= share;
@@ -170,6 +170,7 @@ void record_speed(const train::Setup& setup, const device::Hardware& hardware, S
 StepPlan simulate(device::Simulation& simulation, const train::Setup& setup, int rank,
                   std::int64_t micro_batches, comm::CollectiveLog& log) {
   const ThreadsOfRank threads(simulation.hardware());
+  simulation.use_rates_of(setup.inputs.precision.parameters);
   multiply_as_measured(setup.inputs.precision.parameters);
   comm::DeviceMesh mesh(setup.topology, setup.mesh, rank, &log);
   SimulatedRank simulated(setup, mesh, micro_batches);
@@ -185,6 +186,7 @@ StepPlan simulate(device::Simulation& simulation, const train::Setup& setup, int
     const auto sent = bytes_sent(mesh);
     const auto called = calls_in(log);
     meter.start_interval();
+    simulation.clear_kernel_log();
     simulation.host_waits(exchange);  // the number of tokens
     simulated.passes();
     plan.valley = meter.in_use();
@@ -238,6 +240,13 @@ device::Hardware share_of_rank(device::Hardware hardware, int ranks) {
   return hardware;
 }
 
+device::Hardware as_attained(device::Hardware hardware) {
+  for (double* rate : {&hardware.memory_bandwidth, &hardware.gemm_share,
+                       &hardware.attention_forward_share, &hardware.attention_backward_share})
+    *rate *= hardware.attained;
+  return hardware;
+}
+
 StepPlan plan_step(const train::Setup& setup, const device::Hardware& of_rank, int rank,
                    std::int64_t most, comm::CollectiveLog* log, double expert_imbalance) {
   expects(most >= 2, "a step of {} micro-batches to extend", most);
@@ -253,6 +262,16 @@ StepPlan plan_step(const train::Setup& setup, const device::Hardware& of_rank, i
     plan = extended(std::move(plan), of(taken - 1, of_shorter), setup.micro_batches - taken);
   record_speed(setup, hardware, plan);
   return plan;
+}
+
+std::vector<device::KernelCall> kernels_of_step(const train::Setup& setup,
+                                                const device::Hardware& of_rank) {
+  device::Simulation simulation(of_rank);
+  std::vector<device::KernelCall> calls;
+  simulation.log_kernels(&calls);
+  comm::CollectiveLog unwanted;
+  simulate(simulation, setup, 0, setup.micro_batches, unwanted);
+  return calls;
 }
 
 StepPlan plan_fullest_rank(const train::Setup& setup, const device::Hardware& hardware,
