@@ -63,8 +63,7 @@ TEST(MeasuredPlan, CollectivesTakeTheCoresOfTheComputation) {
     std::int64_t calls = 0;
     for (const auto& group : log.groups)
       for (const auto& call : group.calls)
-        calls += group.name == "shard" &&
-                 std::string_view(call.kind.data()) == "reduce-scatter";
+        calls += group.name == "shard" && std::string_view(call.kind.data()) == "reduce-scatter";
     EXPECT_GT(calls, 0);
     EXPECT_NEAR(plan.seconds, static_cast<double>(calls) / 2, 1e-6);  // the log has two steps
     EXPECT_NEAR(plan.exposed_seconds, plan.seconds, 1e-6);

@@ -13,6 +13,7 @@
 
 #include "app/bench/bench.hpp"
 #include "app/program.hpp"
+#include "app/report/summary.hpp"
 #include "comm/mesh/session.hpp"
 #include "comm/transports/mpi_collectives.hpp"
 #include "comm/transports/node_collectives.hpp"
@@ -181,10 +182,10 @@ class HardwareBench {
     const std::int64_t pieces = std::clamp<std::int64_t>(std::llround(seconds_), 1, 32);
     const auto seconds = timed(1, [&] {
       auto file = Descriptor::to_write(path, O_WRONLY | O_CREAT | O_EXCL);
+      std::filesystem::remove(path);  // it ends with its descriptor, however this ends
       for (std::int64_t i = 0; i < pieces; ++i) file.append(piece);
       file.sync();
     });
-    std::filesystem::remove(path);
     hardware_.measured.disk =
         static_cast<double>(pieces) * static_cast<double>(piece.size()) * machine_.size() / seconds;
   }
@@ -193,7 +194,7 @@ class HardwareBench {
   void fill_in() {
     auto& h = hardware_;
     const int ranks = machine_.size();
-    h.name = fmt::format("{} ranks with {} threads", ranks, h.threads);
+    h.name = fmt::format("{} with {} each", counted(ranks, "rank"), counted(h.threads, "thread"));
     h.threads *= ranks;
     h.memory_bytes = static_cast<double>(device::host_memory_bytes());
     const auto largest = [&](DType dtype, const char* kernel) {
@@ -233,8 +234,12 @@ int bench_hardware(const std::string& output, Existing existing, double seconds)
   setup_logging();
   const auto& world = session.world();
   use_device(world, "cpu");
+  const auto machine = world.split_shared_memory();
+  const auto fewest = world.min(std::int64_t{machine.size()}),
+             most = world.max(std::int64_t{machine.size()});
   std::optional<OutputFile> file;
-  comm::agree(world, [&] {
+  comm::agree(world, [&] {  // every rank finds the same error, one reports it
+    validate(fewest == most, "nodes have {} to {} ranks; start equally many on each", fewest, most);
     if (world.rank() == 0) file.emplace(output, existing);
   });
   run_or_abort([&] {
