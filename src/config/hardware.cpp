@@ -151,8 +151,11 @@ device::Hardware parse_hardware(const std::string& text, const std::string& name
   link("between_nodes", hardware.between_nodes);
   measured_keys(in.reader(), hardware.measured);
   const Node* measured = root.find("measured");
-  validate(measured == nullptr || hardware.is_measured(), "{}: measured.ranks is missing",
-           measured == nullptr ? "" : measured->where);
+  if (measured != nullptr) {
+    validate(hardware.is_measured(), "{}: measured.ranks is missing", measured->where);
+    validate(hardware.kind == device::Kind::cpu, "{}: measured rates are for kind: cpu",
+             measured->where);
+  }
   in.finish();
   return hardware;
 }

@@ -52,11 +52,7 @@ void KernelRates::measure(const comm::Communicator& world, const train::Inputs& 
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
   for (; steps == 0 || Clock::now() < end; ++steps) trace_step(trainer, measured);
   std::map<std::string_view, std::size_t> calls;
-  device::Hardware any;
-  any.kind = device::Kind::cpu;
-  any.threads = in.train.threads;
-  any.measured.ranks = 1;
-  const auto simulated = kernels_of_step(setup, any);
+  const auto simulated = kernels_of_step(setup);
   for (const auto& call : simulated) ++calls[call.name];
   for (const auto& [name, count] : calls)
     expects(measured[std::string(name)].size() == count,

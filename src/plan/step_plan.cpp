@@ -220,6 +220,19 @@ StepPlan extended(StepPlan plan, const StepPlan& shorter, std::int64_t more) {
   return plan;
 }
 
+/// Returns hardware whose rates do not matter.
+device::Hardware with_unit_rates(device::Kind kind, int threads) {
+  device::Hardware hardware;
+  hardware.kind = kind;
+  hardware.threads = threads;
+  for (double* rate : {&hardware.memory_bandwidth, &hardware.host_bandwidth, &hardware.host_link,
+                       &hardware.peak_bf16, &hardware.peak_fp32, &hardware.gemm_share,
+                       &hardware.attention_forward_share, &hardware.attention_backward_share,
+                       &hardware.within_node.bandwidth, &hardware.between_nodes.bandwidth})
+    *rate = 1;
+  return hardware;
+}
+
 const char* where_limit_is_from(const train::Inputs& in) {
   if (in.memory.device_limit > 0) return "memory.device_limit allows";
   return device::kind() == device::Kind::cuda
@@ -264,9 +277,10 @@ StepPlan plan_step(const train::Setup& setup, const device::Hardware& of_rank, i
   return plan;
 }
 
-std::vector<device::KernelCall> kernels_of_step(const train::Setup& setup,
-                                                const device::Hardware& of_rank) {
-  device::Simulation simulation(of_rank);
+std::vector<device::KernelCall> kernels_of_step(const train::Setup& setup) {
+  auto hardware = with_unit_rates(device::Kind::cpu, setup.inputs.train.threads);
+  hardware.measured.ranks = 1;
+  device::Simulation simulation(hardware);
   std::vector<device::KernelCall> calls;
   simulation.log_kernels(&calls);
   comm::CollectiveLog unwanted;
@@ -285,15 +299,7 @@ StepPlan plan_fullest_rank(const train::Setup& setup, const device::Hardware& ha
 }
 
 StepPlan plan_on_this_device(const train::Setup& setup, int rank, int threads) {
-  device::Hardware hardware;
-  hardware.kind = device::kind();
-  hardware.threads = threads;
-  for (double* rate : {&hardware.memory_bandwidth, &hardware.host_bandwidth, &hardware.host_link,
-                       &hardware.peak_bf16, &hardware.peak_fp32, &hardware.gemm_share,
-                       &hardware.attention_forward_share, &hardware.attention_backward_share,
-                       &hardware.within_node.bandwidth, &hardware.between_nodes.bandwidth})
-    *rate = 1;
-  device::Simulation simulation(hardware);
+  device::Simulation simulation(with_unit_rates(device::kind(), threads));
   comm::CollectiveLog unwanted;
   return simulate(simulation, setup, rank, std::min<std::int64_t>(setup.micro_batches, 4),
                   unwanted);

@@ -51,9 +51,8 @@ StepPlan plan_step(const train::Setup& setup, const device::Hardware& of_rank, i
                    std::int64_t most = 4, comm::CollectiveLog* log = nullptr,
                    double expert_imbalance = 1);
 
-/// Returns the kernels of rank 0's step in order, simulated on `of_rank`.
-std::vector<device::KernelCall> kernels_of_step(const train::Setup& setup,
-                                                const device::Hardware& of_rank);
+/// Returns the kernels of rank 0's step on a CPU, in order. `setup` has train.threads.
+std::vector<device::KernelCall> kernels_of_step(const train::Setup& setup);
 
 /// Plans the step on the rank with the highest peak memory, the lowest such rank.
 StepPlan plan_fullest_rank(const train::Setup& setup, const device::Hardware& hardware,

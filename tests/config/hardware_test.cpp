@@ -131,6 +131,9 @@ TEST(Hardware, BadTablesAreErrorsWithTheirKeyAndLine) {
             std::string::npos);
   EXPECT_NE(error("linear:", "liner:").find("measured.kernels.fp32.liner"), std::string::npos);
   EXPECT_NE(error("ranks: 2", "ranks: 0").find("measured.ranks"), std::string::npos);
+  const auto on_gpu = folder.write("gpu.yaml", built_in("h100") + "measured: {ranks: 8}\n");
+  EXPECT_NE(test::error_of([&] { load_hardware(on_gpu); }).find("are for kind: cpu"),
+            std::string::npos);
   EXPECT_NE(error("ranks: 2", "").find("measured.ranks is missing"), std::string::npos);
 }
 
