@@ -167,7 +167,9 @@ void CommandLine::add_plan() {
       ->check(CLI::Range(1, 1 << 20));
   command->add_option("--hardware", to.hardware,
                       "h100 (the default), h200, a100-80, a100-40, cpu-node, or a file like those "
-                      "in inputs/hardware");
+                      "in inputs/hardware or from bench hardware");
+  command->add_flag("--attained", to.attained,
+                    "Plan at the rates that published runs reach, not at those of single kernels");
   command->add_option_function<double>(
       "--storage",
       [&to](double gigabytes) {
@@ -177,7 +179,7 @@ void CommandLine::add_plan() {
               fmt::format("{} is out of range; allowed: 1e-06 to 1e+06 GB/s", gigabytes));
         to.storage_rate = 1e9 * gigabytes;
       },
-      "Write bandwidth for checkpoints in GB/s (default 10)");
+      "Write bandwidth for checkpoints in GB/s (default: measured, else 10)");
   auto* imbalance = command->add_option_function<double>(
       "--imbalance",
       [&to](double times) {
@@ -405,6 +407,17 @@ void CommandLine::add_bench() {
                          "mpirun -n 4 llamesh bench checkpoint --mib 256"});
   runs(command, [this] { return bench_checkpoint(mebibytes_); });
   add_bench_step(bench);
+  command = bench->add_subcommand(
+      "hardware", "Measure this machine's CPUs for plan --hardware (under mpirun, as the run)");
+  command->add_option("--output", path_, "The file for plan --hardware; - is standard output")
+      ->required();
+  command->add_option("--seconds", seconds_, "Rough duration (default 60)")
+      ->check(CLI::Range(1, 3600));
+  add_force(command, existing_);
+  add_examples(command,
+               {"mpirun -n 2 llamesh bench hardware --output node.yaml",
+                "srun -N 2 --ntasks-per-node=8 llamesh bench hardware --output node.yaml"});
+  runs(command, [this] { return bench_hardware(path_, existing_, seconds_); });
 }
 
 void CommandLine::add_bench_step(CLI::App* bench) {

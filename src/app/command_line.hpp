@@ -56,6 +56,7 @@ class CommandLine {
   Existing existing_ = Existing::refuse;
   std::string gemm_table_;
   std::int64_t mebibytes_ = 2048;
+  double seconds_ = 60;
   std::string device_ = "auto";
   std::function<int()> command_;
 };

@@ -32,14 +32,33 @@ double PlannedLaunch::limit() const {
       static_cast<std::int64_t>(hardware.memory_bytes) - plan::context_bytes, setup.mesh.ranks()));
 }
 
+namespace {
+
+/// Loads a rank's hardware. Throws a user error if the file does not have what is asked.
+device::Hardware hardware_of_rank(const PlanArguments& asked) {
+  const int ranks = asked.ranks_per_node == 0 ? asked.ranks : asked.ranks_per_node;
+  auto hardware = config::load_hardware(asked.hardware);
+  validate(!hardware.is_measured() || hardware.measured.ranks == ranks,
+           "{} was measured with {} per node, and the plan has {}; measure with as many",
+           asked.hardware, counted(hardware.measured.ranks, "rank"), ranks);
+  if (asked.attained) {
+    validate(hardware.attained > 0, "--attained: {} does not give `attained`", asked.hardware);
+    hardware = plan::as_attained(std::move(hardware));
+  }
+  return plan::share_of_rank(std::move(hardware), ranks);
+}
+
+}  // namespace
+
 LaunchPlanner::LaunchPlanner(const PlanArguments& asked)
-    : asked_(asked),
-      hardware_(
-          plan::share_of_rank(config::load_hardware(asked.hardware),
-                              asked.ranks_per_node == 0 ? asked.ranks : asked.ranks_per_node)) {}
+    : asked_(asked), hardware_(hardware_of_rank(asked)) {}
 
 train::Setup LaunchPlanner::setup(const train::Inputs& inputs) const {
   const int per_machine = asked_.ranks_per_node == 0 ? asked_.ranks : asked_.ranks_per_node;
+  const int threads = inputs.train.threads;
+  validate(!hardware_.is_measured() || threads == 0 || threads == hardware_.threads,
+           "{} was measured with {} per rank, and train.threads is {}; measure with as many",
+           asked_.hardware, counted(hardware_.threads, "thread"), threads);
   auto setup = train::plan_setup(
       inputs, comm::planned_topology(asked_.ranks, per_machine, inputs.mesh.ranks_per_node));
   const auto& in = setup.inputs;

@@ -4,8 +4,13 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <initializer_list>
+#include <map>
+#include <span>
+#include <utility>
 
 #include "config/key_reader.hpp"
+#include "config/key_writer.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "core/text.hpp"
@@ -53,6 +58,46 @@ class RateReader {
   std::string missing_;  ///< the first one
 };
 
+constexpr const char* kernel_names[] = {
+#define LLAMESH_KERNEL(name) #name,
+#include "ops/kernels.inc"
+#undef LLAMESH_KERNEL
+};
+/// As in comm::CollectiveCall::kind.
+constexpr const char* collective_kinds[] = {"all-gather", "reduce-scatter", "all-reduce",
+                                            "all-to-all"};
+
+/// Reads or writes the tables of each dtype; absent ones stay absent.
+template <class Io>
+void tables_by_dtype(Io& io, const char* section, std::span<const char* const> names,
+                     std::map<DType, device::RateTables>& tables) {
+  io.section(section, [&] {
+    for (const DType dtype : {DType::f32, DType::bf16})
+      io.section(name_of(dtype), [&] {
+        for (const char* name : names) {
+          auto points = tables[dtype][name].points;
+          io.pairs(name, points, from_to(1, 1e24));
+          if (points.empty())
+            tables[dtype].erase(name);
+          else
+            tables[dtype][name].points = std::move(points);
+        }
+      });
+    std::erase_if(tables, [](const auto& entry) { return entry.second.empty(); });
+  });
+}
+
+template <class Io>
+void measured_keys(Io& io, device::MeasuredRates& measured) {
+  io.section("measured", [&] {
+    io.key("ranks", measured.ranks, from_to(1, 1 << 16));
+    io.key("disk", measured.disk, from_to(1, 1e24));
+    tables_by_dtype(io, "kernels", kernel_names, measured.kernels);
+    tables_by_dtype(io, "within_node", collective_kinds, measured.within_node);
+    tables_by_dtype(io, "between_nodes", collective_kinds, measured.between_nodes);
+  });
+}
+
 device::Hardware parse_hardware(const std::string& text, const std::string& name) {
   const Node root = parse_tree(text, name);
   validate(root.kind == Node::Kind::map, "{}: expected groups of keys, got {}", root.where,
@@ -66,6 +111,7 @@ device::Hardware parse_hardware(const std::string& text, const std::string& name
   validate(kind == "cuda" || kind == "cpu", "{}: kind is {}; give cuda or cpu", name, kind);
   hardware.kind = kind == "cpu" ? device::Kind::cpu : device::Kind::cuda;
   in.reader().key("cores", hardware.threads, from_to(1, 1 << 16));
+  in.reader().key("attained", hardware.attained, from_to(1e-6, 1));
   double attainable = 0;
   in.section("memory", [&] {
     in.bytes("bytes", hardware.memory_bytes);
@@ -103,11 +149,46 @@ device::Hardware parse_hardware(const std::string& text, const std::string& name
   };
   link("within_node", hardware.within_node);
   link("between_nodes", hardware.between_nodes);
+  measured_keys(in.reader(), hardware.measured);
+  const Node* measured = root.find("measured");
+  if (measured != nullptr) {
+    validate(hardware.is_measured(), "{}: measured.ranks is missing", measured->where);
+    validate(hardware.kind == device::Kind::cpu, "{}: measured rates are for kind: cpu",
+             measured->where);
+  }
   in.finish();
   return hardware;
 }
 
 }  // namespace
+
+std::string hardware_text(const device::Hardware& hardware) {
+  KeyWriter out;
+  auto measured = hardware.measured;
+  out.key("name", hardware.name);
+  out.key("kind", std::string("cpu"));
+  out.key("cores", hardware.threads, {});
+  const auto section = [&](const char* name,
+                           std::initializer_list<std::pair<const char*, double>> keys) {
+    out.section(name, [&] {
+      for (const auto& [key, value] : keys) out.key(key, value, {});
+    });
+  };
+  section("memory", {{"bytes", hardware.memory_bytes},
+                     {"bandwidth", hardware.memory_bandwidth},
+                     {"attainable", 1}});
+  section("peak", {{"bf16", hardware.peak_bf16}, {"fp32", hardware.peak_fp32}});
+  section("attainable", {{"gemm", hardware.gemm_share},
+                         {"attention_forward", hardware.attention_forward_share},
+                         {"attention_backward", hardware.attention_backward_share}});
+  section("latency",
+          {{"launch", hardware.launch_seconds}, {"collective", hardware.collective_seconds}});
+  for (const auto& [name, link] : {std::pair("within_node", &hardware.within_node),
+                                   std::pair("between_nodes", &hardware.between_nodes)})
+    section(name, {{"bandwidth", link->bandwidth}, {"latency", link->latency}});
+  measured_keys(out, measured);
+  return out.text();
+}
 
 std::vector<std::string> built_in_hardware() {
   std::vector<std::string> names;

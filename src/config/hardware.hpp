@@ -12,6 +12,9 @@ namespace llamesh::config {
 /// the same keys. Throws a one-line user error if a rate is missing or zero.
 device::Hardware load_hardware(const std::string& name);
 
+/// Formats measured hardware of a CPU node as a file for load_hardware().
+std::string hardware_text(const device::Hardware& hardware);
+
 /// Returns the built-in names.
 std::vector<std::string> built_in_hardware();
 

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <iterator>
+#include <tuple>
 
 #include "config/include.hpp"
 #include "core/error.hpp"
@@ -205,15 +206,33 @@ std::optional<std::size_t> KeyReader::word(std::string_view name,
              : did_you_mean(node->scalar, {words.begin(), words.end()}));
 }
 
+std::pair<double, double> KeyReader::pair_of(const Node& node, std::string_view name,
+                                             Range range) const {
+  validate(node.kind == Node::Kind::list && node.items.size() == 2,
+           "{}: {}: expected a list of two numbers, got {}", node.where, path(name),
+           node.kind == Node::Kind::list ? fmt::format("{}", node.items.size()) : node.describe());
+  return {number(node.items[0], name, range), number(node.items[1], name, range)};
+}
+
 void KeyReader::pair(std::string_view name, double& first, double& second, Range range) {
+  if (const Node* node = lookup(name)) std::tie(first, second) = pair_of(*node, name, range);
+}
+
+void KeyReader::pairs(std::string_view name, std::vector<std::pair<double, double>>& value,
+                      Range range) {
   const Node* node = lookup(name);
   if (node == nullptr) return;
-  validate(
-      node->kind == Node::Kind::list && node->items.size() == 2,
-      "{}: {}: expected a list of two numbers, got {}", node->where, path(name),
-      node->kind == Node::Kind::list ? fmt::format("{}", node->items.size()) : node->describe());
-  first = number(node->items[0], name, range);
-  second = number(node->items[1], name, range);
+  validate(node->kind == Node::Kind::list && !node->items.empty(),
+           "{}: {}: expected a list of pairs of numbers, got {}", node->where, path(name),
+           node->kind == Node::Kind::list ? "none" : node->describe());
+  value.clear();
+  for (const Node& item : node->items) {
+    const auto pair = pair_of(item, name, range);
+    validate(value.empty() || value.back().first < pair.first,
+             "{}: {}: {} follows {}; sizes must ascend", item.where, path(name), pair.first,
+             value.empty() ? 0 : value.back().first);
+    value.push_back(pair);
+  }
 }
 
 void KeyReader::finish() const {

@@ -10,6 +10,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "config/enum_names.hpp"
@@ -100,6 +101,8 @@ class KeyReader {
   }
   /// Reads a list of two numbers.
   void pair(std::string_view name, double& first, double& second, Range range);
+  /// Reads a list of pairs of numbers whose first ones ascend.
+  void pairs(std::string_view name, std::vector<std::pair<double, double>>& value, Range range);
   /// Marks a key that was processed before as known.
   void handled(std::string_view name) { lookup(name); }
 
@@ -129,6 +132,7 @@ class KeyReader {
   std::optional<std::int64_t> integer(std::string_view name, Range range, Range of_type,
                                       std::string_view expected);
   double number(const Node& node, std::string_view name, Range range) const;
+  std::pair<double, double> pair_of(const Node& node, std::string_view name, Range range) const;
   std::optional<std::size_t> word(std::string_view name,
                                   const std::vector<std::string_view>& words);
   void refuse_unknown(const Node& node, const std::string& prefix) const;

@@ -73,4 +73,12 @@ void KeyWriter::key(std::string_view name, const std::optional<sharding::Spec>& 
   });
 }
 
+void KeyWriter::pairs(std::string_view name, const std::vector<std::pair<double, double>>& value,
+                      Range) {
+  std::string text;
+  for (const auto& [first, second] : value)
+    text += fmt::format("{}[{:.6g}, {:.6g}]", text.empty() ? "" : ", ", first, second);
+  if (!value.empty()) line(name, fmt::format(" [{}]", text));
+}
+
 }  // namespace llamesh::config

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "config/enum_names.hpp"
@@ -76,6 +77,7 @@ class KeyWriter {
   void pair(std::string_view name, double first, double second, Range) {
     line(name, fmt::format(" [{}, {}]", first, second));
   }
+  void pairs(std::string_view name, const std::vector<std::pair<double, double>>& value, Range);
   void handled(std::string_view) {}
 
  private:

@@ -13,15 +13,20 @@
 namespace llamesh::ops {
 namespace {
 
-/// Wrapper that records a CPU kernel as a trace event.
+/// Wrappers that record a CPU kernel as a trace event, and name a simulated one.
 template <class Function>
-struct Traced;
+struct Named;
 
 template <class Result, class... Arguments>
-struct Traced<Result(Stream&, Arguments...)> {
+struct Named<Result(Stream&, Arguments...)> {
   template <Result (*kernel)(Stream&, Arguments...), const char* name>
   static Result call(Stream& stream, Arguments... arguments) {
     const TraceScope scope("kernel", name);
+    return kernel(stream, std::forward<Arguments>(arguments)...);
+  }
+  template <Result (*kernel)(Stream&, Arguments...), const char* name>
+  static Result simulate(Stream& stream, Arguments... arguments) {
+    device::Simulation::current().set_kernel(name);
     return kernel(stream, std::forward<Arguments>(arguments)...);
   }
 };
@@ -33,18 +38,22 @@ struct Traced<Result(Stream&, Arguments...)> {
 }  // namespace
 
 #define LLAMESH_TRACED(name) \
-  (Traced<decltype(name)::Function>::template call<cpu::name, name_of_##name>)
+  (Named<decltype(name)::Function>::template call<cpu::name, name_of_##name>)
+
+#define LLAMESH_SIMULATED(name) \
+  (Named<decltype(name)::Function>::template simulate<simulated::name, name_of_##name>)
 
 #ifdef LLAMESH_HAS_CUDA
 #define LLAMESH_KERNEL(name) \
-  constinit const decltype(name) name(LLAMESH_TRACED(name), simulated::name, cuda::name);
+  constinit const decltype(name) name(LLAMESH_TRACED(name), LLAMESH_SIMULATED(name), cuda::name);
 #else
 #define LLAMESH_KERNEL(name) \
-  constinit const decltype(name) name(LLAMESH_TRACED(name), simulated::name);
+  constinit const decltype(name) name(LLAMESH_TRACED(name), LLAMESH_SIMULATED(name));
 #endif
 #include "ops/kernels.inc"
 #undef LLAMESH_KERNEL
 #undef LLAMESH_TRACED
+#undef LLAMESH_SIMULATED
 
 std::string gpu_attention() {
 #ifdef LLAMESH_HAS_CUDA

@@ -98,7 +98,7 @@ class ThreadsOfRank {
 /// Returns the hardware of a rank with `threads` (train.threads; 0: one per core). With fewer
 /// threads than cores it reaches their share of the peak.
 device::Hardware with_threads(device::Hardware hardware, int threads) {
-  if (hardware.kind != device::Kind::cpu || threads == 0) return hardware;
+  if (hardware.kind != device::Kind::cpu || threads == 0 || hardware.is_measured()) return hardware;
   const double share = std::min(1.0, static_cast<double>(threads) / hardware.threads);
   hardware.peak_bf16 *= share;
   hardware.peak_fp32 *= share;
@@ -187,6 +187,7 @@ void record_memory_checkpoints(const train::Setup& setup, const SimulatedRank& s
 StepPlan simulate(device::Simulation& simulation, const train::Setup& setup, int rank,
                   std::int64_t micro_batches, comm::CollectiveLog& log) {
   const ThreadsOfRank threads(simulation.hardware());
+  simulation.use_rates_of(setup.inputs.precision.parameters);
   multiply_as_measured(setup.inputs.precision.parameters);
   comm::DeviceMesh mesh(setup.topology, setup.mesh, rank, &log);
   SimulatedRank simulated(setup, mesh, micro_batches);
@@ -203,6 +204,7 @@ StepPlan simulate(device::Simulation& simulation, const train::Setup& setup, int
     const auto sent = bytes_sent(mesh);
     const auto called = calls_in(log);
     meter.start_interval();
+    simulation.clear_kernel_log();
     simulation.host_waits(exchange);  // the number of tokens
     simulated.passes();
     plan.valley = meter.in_use();
@@ -236,6 +238,19 @@ StepPlan extended(StepPlan plan, const StepPlan& shorter, std::int64_t more) {
   return plan;
 }
 
+/// Returns hardware whose rates do not matter.
+device::Hardware with_unit_rates(device::Kind kind, int threads) {
+  device::Hardware hardware;
+  hardware.kind = kind;
+  hardware.threads = threads;
+  for (double* rate : {&hardware.memory_bandwidth, &hardware.host_bandwidth, &hardware.host_link,
+                       &hardware.peak_bf16, &hardware.peak_fp32, &hardware.gemm_share,
+                       &hardware.attention_forward_share, &hardware.attention_backward_share,
+                       &hardware.within_node.bandwidth, &hardware.between_nodes.bandwidth})
+    *rate = 1;
+  return hardware;
+}
+
 const char* where_limit_is_from(const train::Inputs& in) {
   if (in.memory.device_limit > 0) return "memory.device_limit allows";
   return device::kind() == device::Kind::cuda
@@ -256,6 +271,13 @@ device::Hardware share_of_rank(device::Hardware hardware, int ranks) {
   return hardware;
 }
 
+device::Hardware as_attained(device::Hardware hardware) {
+  for (double* rate : {&hardware.memory_bandwidth, &hardware.gemm_share,
+                       &hardware.attention_forward_share, &hardware.attention_backward_share})
+    *rate *= hardware.attained;
+  return hardware;
+}
+
 StepPlan plan_step(const train::Setup& setup, const device::Hardware& of_rank, int rank,
                    std::int64_t most, comm::CollectiveLog* log, double expert_imbalance) {
   expects(most >= 2, "a step of {} micro-batches to extend", most);
@@ -273,6 +295,17 @@ StepPlan plan_step(const train::Setup& setup, const device::Hardware& of_rank, i
   return plan;
 }
 
+std::vector<device::KernelCall> kernels_of_step(const train::Setup& setup) {
+  auto hardware = with_unit_rates(device::Kind::cpu, setup.inputs.train.threads);
+  hardware.measured.ranks = 1;
+  device::Simulation simulation(hardware);
+  std::vector<device::KernelCall> calls;
+  simulation.log_kernels(&calls);
+  comm::CollectiveLog unwanted;
+  simulate(simulation, setup, 0, setup.micro_batches, unwanted);
+  return calls;
+}
+
 StepPlan plan_fullest_rank(const train::Setup& setup, const device::Hardware& hardware,
                            double expert_imbalance) {
   std::optional<StepPlan> fullest;
@@ -284,15 +317,7 @@ StepPlan plan_fullest_rank(const train::Setup& setup, const device::Hardware& ha
 }
 
 StepPlan plan_on_this_device(const train::Setup& setup, int rank, int threads) {
-  device::Hardware hardware;
-  hardware.kind = device::kind();
-  hardware.threads = threads;
-  for (double* rate : {&hardware.memory_bandwidth, &hardware.host_bandwidth, &hardware.host_link,
-                       &hardware.peak_bf16, &hardware.peak_fp32, &hardware.gemm_share,
-                       &hardware.attention_forward_share, &hardware.attention_backward_share,
-                       &hardware.within_node.bandwidth, &hardware.between_nodes.bandwidth})
-    *rate = 1;
-  device::Simulation simulation(hardware);
+  device::Simulation simulation(with_unit_rates(device::kind(), threads));
   comm::CollectiveLog unwanted;
   return simulate(simulation, setup, rank, std::min<std::int64_t>(setup.micro_batches, 4),
                   unwanted);

@@ -9,6 +9,7 @@
 #include "comm/mesh/communicator.hpp"
 #include "comm/transports/simulated_collectives.hpp"
 #include "device/hardware.hpp"
+#include "device/simulated/simulation.hpp"
 #include "train/run/setup.hpp"
 
 namespace llamesh::plan {
@@ -37,6 +38,9 @@ struct StepPlan : train::PlannedMemory {
 /// Returns the hardware share of one among `ranks` on a node: a GPU, or part of a CPU node.
 device::Hardware share_of_rank(device::Hardware hardware, int ranks);
 
+/// Returns the hardware with the kernel rates that whole runs reach (Hardware::attained).
+device::Hardware as_attained(device::Hardware hardware);
+
 /// Simulates two steps of the real Engine on `rank`. The second step counts, since pools grow in
 /// the first. Needs neither MPI nor data, and does not touch the process's own device. `of_rank` is
 /// the rank's hardware; on a CPU it uses train.threads cores. Simulates the first `most`
@@ -46,6 +50,9 @@ device::Hardware share_of_rank(device::Hardware hardware, int ranks);
 StepPlan plan_step(const train::Setup& setup, const device::Hardware& of_rank, int rank = 0,
                    std::int64_t most = 4, comm::CollectiveLog* log = nullptr,
                    double expert_imbalance = 1);
+
+/// Returns the kernels of rank 0's step on a CPU, in order. `setup` has train.threads.
+std::vector<device::KernelCall> kernels_of_step(const train::Setup& setup);
 
 /// Plans the step on the rank with the highest peak memory, the lowest such rank.
 StepPlan plan_fullest_rank(const train::Setup& setup, const device::Hardware& hardware,

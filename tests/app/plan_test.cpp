@@ -13,6 +13,7 @@
 #include "config/inputs.hpp"
 #include "plan/step_plan.hpp"
 #include "support.hpp"
+#include "temporary_folder.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -152,6 +153,49 @@ TEST(Plan, CountsMemoryCheckpointsInTheHostsMemory) {
   EXPECT_EQ(plan(arguments), 0);
   const auto text = testing::internal::GetCapturedStdout();
   EXPECT_NE(text.find("memory checkpoints"), std::string::npos) << text;
+}
+
+TEST(Plan, AttainedIsSlowerByAtMostItsShare) {
+  auto arguments = cluster("llama3-8b-1x8", 8);
+  const auto bound = printed(arguments).json;
+  arguments.attained = true;
+  const auto attained = printed(arguments).json;
+  const double share = config::load_hardware("h100").attained;
+  EXPECT_EQ(bound.at("attained"), false);
+  EXPECT_EQ(attained.at("attained"), true);
+  const double ratio =
+      attained.at("tokens_per_second").get<double>() / bound.at("tokens_per_second").get<double>();
+  EXPECT_NEAR(ratio, share, 0.02);  // collectives and launches are not slower
+  EXPECT_GE(ratio, share);
+  EXPECT_EQ(attained.at("peak_bytes"), bound.at("peak_bytes"));
+  arguments.hardware = "cpu-node";
+  EXPECT_EQ(test::error_of([&] { plan(arguments); }),
+            "--attained: cpu-node does not give `attained`");
+}
+
+TEST(Plan, MeasuredHardwareIsForItsRanksAndThreads) {
+  const test::TemporaryFolder folder;
+  auto hardware = config::load_hardware("cpu-node");
+  hardware.threads = 4;
+  hardware.measured.ranks = 2;
+  hardware.measured.disk = 1e6;
+  const auto file = folder.write("measured.yaml", config::hardware_text(hardware));
+  auto arguments = cluster("llama3-8b-1x8", 4);
+  arguments.inputs = std::string(LLAMESH_INPUTS) + "/tiny.yaml";
+  arguments.hardware = file;
+  arguments.ranks_per_node = 2;
+  arguments.overrides = {"train.threads=2"};
+  const auto json = printed(arguments).json;
+  EXPECT_DOUBLE_EQ(json.at("checkpoint_seconds").get<double>(),
+                   json.at("checkpoint_bytes").get<double>() / 1e6);
+  arguments.overrides = {"train.threads=1"};
+  EXPECT_EQ(test::error_of([&] { plan(arguments); }),
+            file +
+                " was measured with 2 threads per rank, and train.threads is 1; measure with as "
+                "many");
+  arguments.ranks_per_node = 4;
+  EXPECT_EQ(test::error_of([&] { plan(arguments); }),
+            file + " was measured with 2 ranks per node, and the plan has 4; measure with as many");
 }
 
 TEST(Plan, ImbalanceNeedsAnExpertAxis) {

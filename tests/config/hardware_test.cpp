@@ -72,5 +72,77 @@ TEST(Hardware, MissingAndZeroRatesAreErrorsWithTheirNames) {
             std::string::npos);
 }
 
+/// Returns measured rates with round numbers.
+device::Hardware measured() {
+  auto hardware = load_hardware("cpu-node");
+  hardware.name = "2 ranks";
+  auto& rates = hardware.measured;
+  rates.ranks = 2;
+  rates.disk = 4e8;
+  rates.kernels[DType::f32]["linear"].points = {{16, 1e10}, {512, 2e11}};
+  rates.kernels[DType::bf16]["adamw"].points = {{1024, 1.5e10}};
+  rates.within_node[DType::f32]["all-gather"].points = {{65536, 5e9}};
+  rates.between_nodes[DType::bf16]["reduce-scatter"].points = {{65536, 2e9}, {1e7, 3e9}};
+  return hardware;
+}
+
+TEST(Hardware, AMeasuredFileReadsBackAsWritten) {
+  const test::TemporaryFolder folder;
+  const auto written = measured();
+  const auto read = load_hardware(folder.write("measured.yaml", hardware_text(written)));
+  EXPECT_EQ(read.name, written.name);
+  EXPECT_EQ(read.threads, written.threads);
+  EXPECT_EQ(read.memory_bandwidth, written.memory_bandwidth);
+  EXPECT_EQ(read.peak_bf16, written.peak_bf16);
+  EXPECT_EQ(read.between_nodes.latency, written.between_nodes.latency);
+  EXPECT_EQ(read.measured.ranks, 2);
+  EXPECT_EQ(read.measured.disk, 4e8);
+  const auto points = [](const std::map<DType, device::RateTables>& tables) {
+    std::map<std::string, std::vector<std::pair<double, double>>> all;
+    for (const auto& [dtype, by_name] : tables)
+      for (const auto& [name, table] : by_name)
+        all[std::string(name_of(dtype)) + ' ' + name] = table.points;
+    return all;
+  };
+  EXPECT_EQ(points(read.measured.kernels), points(written.measured.kernels));
+  EXPECT_EQ(points(read.measured.within_node), points(written.measured.within_node));
+  EXPECT_EQ(points(read.measured.between_nodes), points(written.measured.between_nodes));
+  EXPECT_FALSE(load_hardware("cpu-node").is_measured());
+}
+
+TEST(Hardware, BadTablesAreErrorsWithTheirKeyAndLine) {
+  const test::TemporaryFolder folder;
+  const auto good = hardware_text(measured());
+  const auto error = [&](const std::string& what, const std::string& by) {
+    const auto file = folder.write("bad.yaml", replaced(good, what, by));
+    const auto message = test::error_of([&] { load_hardware(file); });
+    EXPECT_EQ(message.find('\n'), message.npos);
+    return message;
+  };
+  const std::string table = "[[16, 1e+10], [512, 2e+11]]";
+  for (const char* bad : {"[[512, 1e+10], [16, 2e+11]]", "[[16, 1e+10], [16, 2e+11]]", "[[16, 0]]",
+                          "[[16, -1]]", "[[16, 1e300]]", "[[16, nan]]", "[[0, 1e10]]",
+                          "[[16, 1e10, 3]]", "[16, 1e10]", "[]", "5"}) {
+    const auto message = error(table, bad);
+    EXPECT_NE(message.find("measured.kernels.fp32.linear: "), message.npos) << bad << message;
+    EXPECT_NE(message.find("bad.yaml:"), message.npos) << bad << message;
+  }
+  EXPECT_NE(error(table, "[[512, 1e+10], [16, 2e+11]]").find("16 follows 512; sizes must ascend"),
+            std::string::npos);
+  EXPECT_NE(error("linear:", "liner:").find("measured.kernels.fp32.liner"), std::string::npos);
+  EXPECT_NE(error("ranks: 2", "ranks: 0").find("measured.ranks"), std::string::npos);
+  const auto on_gpu = folder.write("gpu.yaml", built_in("h100") + "measured: {ranks: 8}\n");
+  EXPECT_NE(test::error_of([&] { load_hardware(on_gpu); }).find("are for kind: cpu"),
+            std::string::npos);
+  EXPECT_NE(error("ranks: 2", "").find("measured.ranks is missing"), std::string::npos);
+}
+
+TEST(Hardware, TheSharesThatRunsAttainAreOneForAllGpus) {
+  for (const auto& name : built_in_hardware())
+    EXPECT_EQ(load_hardware(name).attained,
+              name == "cpu-node" ? 0 : load_hardware("h100").attained);
+  EXPECT_GT(load_hardware("h100").attained, 0.5);
+}
+
 }  // namespace
 }  // namespace llamesh::config

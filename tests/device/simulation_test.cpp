@@ -85,6 +85,44 @@ TEST(Simulation, ACpuComputesOnTheHostsThread) {
   EXPECT_DOUBLE_EQ(simulation.now(), 3);
 }
 
+TEST(Simulation, AKernelWithATableTakesWhatWasMeasured) {
+  Hardware hardware = gpu();
+  hardware.measured.ranks = 1;
+  hardware.measured.kernels[DType::bf16]["rope"].points = {{100, 50}};
+  Simulation simulation(hardware);
+  std::vector<KernelCall> log;
+  simulation.log_kernels(&log);
+  const auto seconds_of = [&](const char* kernel, double amount) {
+    const double start = simulation.now();
+    simulation.set_kernel(kernel);
+    simulation.run_kernel(compute_stream(), amount, amount, 7);
+    return simulation.now() - start;
+  };
+  EXPECT_DOUBLE_EQ(seconds_of("rope", 200), 7);  // before the dtype is known
+  simulation.use_rates_of(DType::bf16);
+  EXPECT_DOUBLE_EQ(seconds_of("rope", 200), 4);
+  EXPECT_DOUBLE_EQ(seconds_of("rope", 1), 2);  // as long as the smallest
+  EXPECT_DOUBLE_EQ(seconds_of("copy", 200), 7);
+  simulation.use_rates_of(DType::f32);
+  EXPECT_DOUBLE_EQ(seconds_of("rope", 200), 7);
+  ASSERT_EQ(log.size(), 5U);
+  EXPECT_EQ(log[3].name, "copy");
+  EXPECT_EQ(log[3].amount, 200);
+}
+
+TEST(Simulation, WorkOnTheCoresDelaysTheComputation) {
+  Hardware hardware = gpu();
+  hardware.kind = Kind::cpu;
+  Simulation simulation(hardware);
+  auto communication = Stream::communication();
+  simulation.run(compute_stream(), 2);
+  simulation.run_on_cores(communication, 3);
+  simulation.run(compute_stream(), 1);
+  compute_stream().wait(communication.record());
+  EXPECT_DOUBLE_EQ(simulation.now(), 6);
+  EXPECT_DOUBLE_EQ(simulation.exposed_seconds(), 3);
+}
+
 TEST(MemoryUse, PeakSaysWhatWasInUse) {
   MemoryMeter& meter = MemoryMeter::instance();
   const auto at = [](const MemoryByUse& bytes, MemoryUse use) {

@@ -24,6 +24,9 @@ int bench_checkpoint(std::int64_t mebibytes);
 /// Runs `llamesh bench decode`: token-by-token generation against the rate at which weights can be
 /// read. Takes 5 GB of memory. `device` is auto, cpu or cuda. Returns the exit code.
 int bench_decode(const std::string& device);
+/// Runs `llamesh bench hardware --output FILE` (under mpirun): measures this machine's rates for
+/// `llamesh plan --hardware FILE` in about `seconds`. Returns the exit code.
+int bench_hardware(const std::string& output, Existing existing, double seconds);
 /// Runs `llamesh bench step [INPUTS.yaml] [key.path=value ...]`: training steps against the minimum
 /// time for their matmul FLOPs. `device` is auto, cpu or cuda. Unless `tune_gemms` is empty, it
 /// then finds the fastest algorithm for each GEMM, measures again, and writes the algorithms to

@@ -37,8 +37,9 @@ struct PlanArguments {
   int ranks = 1;
   int ranks_per_node = 0;         ///< 0: all on one node
   std::string hardware = "h100";  ///< a built-in name, or a file
-  double storage_rate = 10e9;     ///< checkpoint write rate, bytes/s
+  double storage_rate = 0;        ///< checkpoint write rate, bytes/s; 0: measured, or 10 GB/s
   double imbalance = 1;           ///< rows at the busiest rank of an expert axis / their mean
+  bool attained = false;          ///< at the rates that whole runs reach
   bool sweep = false;             ///< over meshes, strategies, checkpointing and micro-batch
   bool dry_run = false;           ///< simulate all ranks to check that they agree
   Output output = Output::text;

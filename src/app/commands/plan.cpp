@@ -17,35 +17,42 @@ Json by_use(const device::MemoryByUse& bytes) {
   return object;
 }
 
+/// Returns the bytes/s at which a checkpoint is written.
+double storage_rate(const PlanArguments& asked, const PlannedLaunch& planned) {
+  if (asked.storage_rate > 0) return asked.storage_rate;
+  const double measured = planned.hardware.measured.disk;
+  return measured > 0 ? measured : 10e9;
+}
+
 void print_as_json(const PlanArguments& asked, const PlannedLaunch& planned) {
   const auto& step = planned.step;
-  print_json(
-      {{"inputs", asked.inputs},
-       {"ranks", asked.ranks},
-       {"mesh", comm::to_string(planned.setup.mesh)},
-       {"parameters", planned.setup.table->numel()},
-       {"active_parameters", planned.setup.table->active_numel()},
-       {"trained_parameters", planned.setup.table->trained_numel()},
-       {"imbalance", asked.imbalance},
-       {"hardware", planned.hardware.name},
-       {"device_bytes", planned.limit()},
-       {"fits", planned.fits()},
-       {"fullest_rank", step.rank},
-       {"valley_bytes", step.valley},
-       {"peak_bytes", step.peak},
-       {"host_bytes", step.on_host},
-       {"host_link_bytes", step.over_host_link},
-       {"memory_checkpoint_bytes", step.memory_checkpoints},
-       {"alive_at_peak", by_use(step.at_peak)},
-       {"keep_bf16_weights", planned.keeps_bf16_weights()},
-       {"traffic", step.traffic},
-       {"traffic_between_nodes", step.traffic_between_nodes},
-       {"checkpoint_bytes", step.checkpoint_bytes},
-       {"checkpoint_seconds", static_cast<double>(step.checkpoint_bytes) / asked.storage_rate},
-       {"step_seconds", step.seconds},
-       {"tokens_per_second", step.tokens_per_second},
-       {"mfu", step.mfu},
-       {"exposed_seconds", step.exposed_seconds}});
+  print_json({{"inputs", asked.inputs},
+              {"ranks", asked.ranks},
+              {"mesh", comm::to_string(planned.setup.mesh)},
+              {"parameters", planned.setup.table->numel()},
+              {"active_parameters", planned.setup.table->active_numel()},
+              {"trained_parameters", planned.setup.table->trained_numel()},
+              {"imbalance", asked.imbalance},
+              {"hardware", planned.hardware.name},
+              {"attained", asked.attained},
+              {"device_bytes", planned.limit()},
+              {"fits", planned.fits()},
+              {"fullest_rank", step.rank},
+              {"valley_bytes", step.valley},
+              {"peak_bytes", step.peak},
+              {"host_bytes", step.on_host},
+              {"host_link_bytes", step.over_host_link},
+              {"alive_at_peak", by_use(step.at_peak)},
+              {"keep_bf16_weights", planned.keeps_bf16_weights()},
+              {"traffic", step.traffic},
+              {"traffic_between_nodes", step.traffic_between_nodes},
+              {"checkpoint_bytes", step.checkpoint_bytes},
+              {"checkpoint_seconds",
+               static_cast<double>(step.checkpoint_bytes) / storage_rate(asked, planned)},
+              {"step_seconds", step.seconds},
+              {"tokens_per_second", step.tokens_per_second},
+              {"mfu", step.mfu},
+              {"exposed_seconds", step.exposed_seconds}});
 }
 
 std::string time_text(double seconds) {
@@ -97,9 +104,9 @@ void print_as_table(const PlanArguments& asked, const PlannedLaunch& planned) {
              time_text(step.exposed_seconds));
   fmt::print("{:.0f} tokens/s, {:.0f} per rank, MFU {:.1f} %\n", step.tokens_per_second,
              step.tokens_per_second / asked.ranks, 100 * step.mfu);
+  const double storage = storage_rate(asked, planned);
   fmt::print("checkpoint {}, {} at {:g} GB/s\n", bytes_text(step.checkpoint_bytes),
-             time_text(static_cast<double>(step.checkpoint_bytes) / asked.storage_rate),
-             asked.storage_rate / 1e9);
+             time_text(static_cast<double>(step.checkpoint_bytes) / storage), storage / 1e9);
 }
 
 /// Throws a user error if no rank could receive so many rows.

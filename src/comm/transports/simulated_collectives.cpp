@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <string_view>
 #include <utility>
 
 #include "comm/transports/pairwise_exchange.hpp"
@@ -74,9 +75,25 @@ SimulatedCollectives::Ring SimulatedCollectives::ring(double bytes, int steps) c
   return {hardware().collective_seconds + latency, bytes / bandwidth};
 }
 
+std::optional<double> SimulatedCollectives::measured_seconds(const CollectiveCall& call) const {
+  const auto& measured = hardware().measured;
+  const auto& by_dtype = shares_memory_ ? measured.within_node : measured.between_nodes;
+  const auto dtype =
+      std::string_view(call.dtype.data()) == name_of(DType::bf16) ? DType::bf16 : DType::f32;
+  const auto tables = by_dtype.find(dtype);
+  if (size() == 1 || tables == by_dtype.end()) return std::nullopt;
+  const auto table = tables->second.find(std::string_view(call.kind.data()));
+  if (table == tables->second.end() || call.bytes == 0) return std::nullopt;
+  const double sent = static_cast<double>(call.bytes) * (size() - 1) / size();
+  return sent / table->second.at(sent);
+}
+
 void SimulatedCollectives::take(const CollectiveCall& call, double own, const Ring& ring) {
   auto& simulation = device::Simulation::current();
   log(call);
+  if (own + ring.transfer > 0)
+    if (const auto seconds = measured_seconds(call))
+      return simulation.run_on_cores(stream(), *seconds);
   simulation.run(stream(), own + ring.latency);
   if (ring.transfer > 0) {
     links_->wait(stream().record());

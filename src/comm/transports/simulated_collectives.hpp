@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,9 @@ struct CollectiveLog {
 /// nodes take longer, + bytes sent / bandwidth of the slowest link crossed. Collectives that share
 /// a link take turns on it. In all_to_all and send_recv, a rank sends to (and receives from) one
 /// peer after the other, each at the bandwidth of its link.
+///
+/// Measured collectives on CPUs (device::MeasuredRates) take their time from the computation, whose
+/// cores they use.
 class SimulatedCollectives final : public Collectives {
  public:
   /// The group's ranks are on `nodes` nodes, equally many on each. `within_node`: every group along
@@ -66,6 +70,8 @@ class SimulatedCollectives final : public Collectives {
   Ring ring(double bytes, int steps) const;
   /// Returns the bytes in a tensor of equal parts, without one part.
   double bytes_of_others(const Tensor& whole) const;
+  /// Returns the measured seconds of a call, or nothing.
+  std::optional<double> measured_seconds(const CollectiveCall& call) const;
   /// Takes the time of a call and logs it; `own`: seconds for the rank's local work.
   void take(const CollectiveCall& call, double own, const Ring& ring);
   void log(const CollectiveCall& call) const;

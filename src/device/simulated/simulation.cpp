@@ -105,6 +105,27 @@ void Simulation::run(Stream& stream, double seconds) {
   queue->advance(seconds);
 }
 
+void Simulation::run_on_cores(Stream& stream, double seconds) {
+  run(stream, seconds);
+  host_ = std::max(host_, dynamic_cast<const Queue*>(stream.queue())->now());
+  exposed_ += seconds;
+}
+
+void Simulation::use_rates_of(DType dtype) {
+  const auto found = hardware_.measured.kernels.find(dtype);
+  kernel_rates_ = found == hardware_.measured.kernels.end() ? nullptr : &found->second;
+}
+
+void Simulation::run_kernel(Stream& stream, double size, double amount, double seconds) {
+  size = std::max(size, 1.0);  // of an expert without rows
+  if (kernel_log_) kernel_log_->push_back({kernel_, size, amount});
+  if (kernel_rates_ && amount > 0) {
+    const auto table = kernel_rates_->find(kernel_);
+    if (table != kernel_rates_->end()) seconds = amount / table->second.at(size);
+  }
+  run(stream, seconds);
+}
+
 void Simulation::keep_scratch(const char* of, std::int64_t bytes) {
   Buffer& buffer = scratch_[of];
   if (buffer.bytes() >= bytes) return;

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "device/buffer.hpp"
 #include "device/hardware.hpp"
@@ -15,6 +16,13 @@
 /// the time that it takes. The engine itself, run on this device, thus reports a step's memory,
 /// traffic and time for any hardware and any number of ranks.
 namespace llamesh::device {
+
+/// Work of one simulated kernel.
+struct KernelCall {
+  std::string_view name;  ///< in ops/kernels.inc
+  double size = 0;        ///< as in MeasuredRates::kernels
+  double amount = 0;      ///< FLOPs of a matrix product, else bytes
+};
 
 /// While it lives, device::kind() is Kind::simulated on the calling thread, which gets its own
 /// buffers, streams and meter. Other threads and this thread's earlier objects are unaffected.
@@ -53,6 +61,19 @@ class Simulation {
 
   /// Queues work that takes `seconds` on a simulated stream.
   void run(Stream& stream, double seconds);
+  /// Queues work on a communication stream that takes the cores of the computation.
+  void run_on_cores(Stream& stream, double seconds);
+  /// Names the kernel that the next run_kernel() is for.
+  void set_kernel(std::string_view name) { kernel_ = name; }
+  /// Uses the measured rates for kernels of a run in this dtype.
+  void use_rates_of(DType dtype);
+  /// Queues a kernel that takes `seconds` unless its rate is measured.
+  void run_kernel(Stream& stream, double size, double amount, double seconds);
+  /// Appends each kernel to `log` from now on.
+  void log_kernels(std::vector<KernelCall>* log) { kernel_log_ = log; }
+  void clear_kernel_log() {
+    if (kernel_log_) kernel_log_->clear();
+  }
   /// Counts scratch that a kernel keeps, which grows to the largest request. `of` is its name.
   void keep_scratch(const char* of, std::int64_t bytes);
   /// Returns the bytes copied so far between host and device memory.
@@ -75,6 +96,9 @@ class Simulation {
   std::int64_t copied_by_host_ = 0;
   double host_ = 0;  ///< the host's clock
   double exposed_ = 0;
+  std::string_view kernel_;
+  const RateTables* kernel_rates_ = nullptr;  ///< null: not measured
+  std::vector<KernelCall>* kernel_log_ = nullptr;
   std::unique_ptr<Stream> compute_, host_work_;
 };
 

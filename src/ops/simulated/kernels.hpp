@@ -8,7 +8,8 @@
 #include "ops/ops.hpp"
 
 /// Kernels from ops.hpp on a simulated device. Each costs max(FLOPs / reachable peak, bytes /
-/// memory bandwidth) on the current device::Simulation's hardware, plus the launch time.
+/// memory bandwidth) on the current device::Simulation's hardware, plus the launch time, or what
+/// was measured.
 namespace llamesh::ops::simulated {
 
 #define LLAMESH_KERNEL(name) decltype(ops::name)::Function name;
@@ -24,12 +25,12 @@ double bytes_of(const std::same_as<Tensor> auto&... tensors) {
   return (0.0 + ... + (tensors ? static_cast<double>(tensors.bytes()) : 0.0));
 }
 
-/// Advances `stream` by the time for `flops` at `rate` FLOP/s and `bytes` of memory traffic.
-inline void work(device::Stream& stream, double flops, double rate, double bytes) {
+/// Advances `stream` by the time for `flops` at `rate` FLOP/s and `bytes` of memory traffic, or by
+/// the measured time for a product of this size (MeasuredRates::kernels).
+inline void work(device::Stream& stream, double flops, double rate, double bytes, double size) {
   auto& simulation = device::Simulation::current();
-  const double seconds =
-      std::max(flops == 0 ? 0 : flops / rate, bytes / simulation.memory_bandwidth(stream));
-  simulation.run(stream, hardware().launch_seconds + seconds);
+  const double seconds = std::max(flops / rate, bytes / simulation.memory_bandwidth(stream));
+  simulation.run_kernel(stream, size, flops, hardware().launch_seconds + seconds);
 }
 
 /// Counts scratch that a CPU kernel keeps.
@@ -39,7 +40,9 @@ inline void keep_cpu_scratch(const char* of, std::int64_t bytes) {
 
 /// Advances `stream` by the time to move `bytes`.
 inline void move(device::Stream& stream, double bytes) {
-  work(stream, 0, 1, bytes);
+  auto& simulation = device::Simulation::current();
+  const double seconds = bytes / simulation.memory_bandwidth(stream);
+  simulation.run_kernel(stream, bytes, bytes, hardware().launch_seconds + seconds);
 }
 
 }  // namespace llamesh::ops::simulated

@@ -28,7 +28,8 @@ void gemm(Stream& stream, const Tensor& c, const Tensor& a, const Tensor& b, std
   const double flops = 2.0 * static_cast<double>(c.numel()) * static_cast<double>(k);
   const double rate = hardware().peak(a.dtype()) * hardware().gemm_share;
   const double again = accumulate == Accumulate::yes ? bytes_of(c) : 0;
-  work(stream, flops, rate, bytes_of(a, b, c) + again);
+  work(stream, flops, rate, bytes_of(a, b, c) + again,
+       static_cast<double>(std::min({c.rows(), c.cols(), k})));
 }
 
 /// Returns the rows that the tiles of a GPU's grouped kernels cover if `rows` are split into
@@ -50,7 +51,8 @@ void grouped_gemm(Stream& stream, const Tensor& out, const Tensor& in, const Ten
   const double flops = 2 * rows * static_cast<double>(out.cols()) * static_cast<double>(in.cols());
   const double again = accumulate == Accumulate::yes ? bytes_of(out) : 0;
   work(stream, flops, hardware().peak(in.dtype()) * hardware().gemm_share,
-       bytes_of(in, w, out) + again);
+       bytes_of(in, w, out) + again,
+       static_cast<double>(std::min({in.rows() / w.size(0), out.cols(), in.cols()})));
 }
 
 /// Returns the FLOPs for the two matmuls in attention between `queries` and, on average, `keys`
@@ -121,7 +123,8 @@ void grouped_linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor
   const double flops = 2 * rows * static_cast<double>(one.numel());
   const double again = accumulate == Accumulate::yes ? bytes_of(dw) : 0;
   work(stream, flops, hardware().peak(dy.dtype()) * hardware().gemm_share,
-       bytes_of(dw, dy, x) + again);
+       bytes_of(dw, dy, x) + again,
+       static_cast<double>(std::min({dy.rows() / dw.size(0), one.rows(), one.cols()})));
 }
 
 void attention(Stream& stream, const AttentionCall& c) {
@@ -129,7 +132,7 @@ void attention(Stream& stream, const AttentionCall& c) {
   const double keys = mean_keys(c.shape);
   work(stream, attention_flops(c.shape, c.shape.sequence, keys),
        hardware().peak(c.q.dtype()) * hardware().attention_forward_share,
-       bytes_of(c.q, c.k, c.v, c.out, c.log_sum_exp));
+       bytes_of(c.q, c.k, c.v, c.out, c.log_sum_exp), static_cast<double>(c.shape.sequence));
 }
 
 /// Five matmuls; the forward pass has two (Dao 2023).
@@ -139,9 +142,11 @@ void attention_backward(Stream& stream, const AttentionCall& c, const AttentionG
   const double keys = mean_keys(c.shape);
   work(stream, 2.5 * attention_flops(c.shape, c.shape.sequence, keys),
        hardware().peak(c.q.dtype()) * hardware().attention_backward_share,
-       bytes_of(c.q, c.k, c.v, c.out, c.log_sum_exp, g.dout, g.dq, g.dk, g.dv, g.delta));
-  // Backends that do not fuse it rotate the gradients afterwards.
-  if (g.cos_sin) move(stream, 2 * bytes_of(g.dq, g.dk) + bytes_of(g.cos_sin, c.document_starts));
+       bytes_of(c.q, c.k, c.v, c.out, c.log_sum_exp, g.dout, g.dq, g.dk, g.dv, g.delta),
+       static_cast<double>(c.shape.sequence));
+  // Backends that do not fuse it rotate the gradients afterwards; a measured time has it.
+  if (g.cos_sin && !hardware().is_measured())
+    move(stream, 2 * bytes_of(g.dq, g.dk) + bytes_of(g.cos_sin, c.document_starts));
 }
 
 std::string attention_name(Stream& /*stream*/, const AttentionCall& /*call*/) {
@@ -153,7 +158,7 @@ void cached_attention(Stream& stream, Tensor out, Tensor q, Tensor keys, Tensor 
   work(stream,
        attention_flops(shape, shape.sequence, mean_keys(shape.sequence, shape.window, past)),
        hardware().peak(q.dtype()) * hardware().attention_forward_share,
-       bytes_of(out, q, keys, values));
+       bytes_of(out, q, keys, values), static_cast<double>(past + shape.sequence));
 }
 
 }  // namespace llamesh::ops::simulated
