@@ -37,7 +37,7 @@ TEST(InputErrors, AKeyWithoutItsGroupNamesThoseThatHaveIt) {
             "command line: unknown key 'stpes'; did you mean 'profile.steps' or 'train.steps'?");
   EXPECT_EQ(error(data, {"every_steps=1"}),
             "command line: unknown key 'every_steps'; did you mean 'checkpoint.every_steps' or "
-            "'evaluate.every_steps' or 'log.every_steps'?");
+            "'checkpoint.memory.every_steps' or 'evaluate.every_steps' or 'log.every_steps'?");
 }
 
 TEST(InputErrors, NamesOfOtherProgramsHaveTheirHint) {
