@@ -200,7 +200,7 @@ TEST(RunLoop, CountsRepeatedStepsOnce) {
   {
     JobReport killed(world(), setup, deadline);
     killed.open();
-    killed.start({"start", ""}, 0, 0, "run: {}\n", 1.5);
+    killed.start({"start", ""}, 0, {}, "run: {}\n", 1.5);
     for (const std::int64_t step : {1, 2}) train(killed, step);
     killed.on_saved(2, "step_00000002", 0.25, {});
     train(killed, 3);
@@ -211,7 +211,7 @@ TEST(RunLoop, CountsRepeatedStepsOnce) {
   EXPECT_EQ(saved.starting, 1.5);
   JobReport next(world(), setup, deadline);
   next.open();
-  next.start({"resume", ""}, 2, 2, "run: {}\n", 0.5);
+  next.start({"resume", ""}, 2, {.on_disk = 2}, "run: {}\n", 0.5);
   for (const std::int64_t step : {3, 4}) train(next, step);
   next.on_end(RunPhase::done, ExitCode::done, "", 0);
   const auto all = read_run_state(in.run.folder)->goodput;
@@ -235,7 +235,7 @@ TEST(RunLoop, ShowsAFailedRunAsEndedAndKeepsItsEnergy) {
     report.on_failure(/*on_this_rank=*/true);
     EXPECT_FALSE(std::filesystem::exists(in.log.openmetrics)) << "the start has not begun";
     report.open();
-    report.start({}, 0, 0, "run: {}\n", 1.5);
+    report.start({}, 0, {}, "run: {}\n", 1.5);
     EXPECT_TRUE(shows(in, "running", "1"));
     StepRecord record;
     record.step = 1;
@@ -250,7 +250,7 @@ TEST(RunLoop, ShowsAFailedRunAsEndedAndKeepsItsEnergy) {
   setenv("SLURM_JOB_ID", "4711", 1);
   JobReport refused(world(), setup, deadline);
   refused.open();
-  EXPECT_THROW(refused.start({}, 0, 0, "run: {}\n", 1.5), Error) << "the third start in a row";
+  EXPECT_THROW(refused.start({}, 0, {}, "run: {}\n", 1.5), Error) << "the third start in a row";
   unsetenv("SLURM_JOB_ID");
   refused.on_failure(/*on_this_rank=*/true);
   EXPECT_TRUE(shows(in, "running", "0"));

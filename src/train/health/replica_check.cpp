@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "comm/diagnosis/fingerprint_check.hpp"
 #include "comm/transports/exchange.hpp"
+#include "comm/transports/messages.hpp"
 #include "core/hash.hpp"
 #include "device/device.hpp"
 
@@ -193,11 +195,20 @@ void ReplicaCheck::heal(const Mismatch& mismatch) {
   const auto& group = state_.groups()[mismatch.group];
   const auto& replicas = mesh_.group(group.replicas);
   auto& stream = device::stream_of(memory_of(group));
-  const int root = mesh_.dims().rank_in_group(group.replicas, mismatch.agree.front());
+  const auto rank_in_group = [&](int rank) {
+    return mesh_.dims().rank_in_group(group.replicas, rank);
+  };
+  const int root = mismatch.agree.front();
   for_each_piece(group, [&](const Tensor& piece) {
-    std::string bytes(static_cast<std::size_t>(piece.bytes()), '\0');
-    if (replicas.rank() == root) device::download(stream, bytes.data(), piece);
-    bytes = replicas.broadcast(std::move(bytes), root);
+    std::vector<std::byte> bytes(static_cast<std::size_t>(piece.bytes()));
+    std::vector<comm::OutgoingMessage> outgoing;
+    std::vector<comm::IncomingMessage> incoming;
+    if (differs) incoming.push_back({rank_in_group(root), bytes});
+    if (world_.rank() == root) {
+      device::download(stream, bytes.data(), piece);
+      for (const int rank : mismatch.differ) outgoing.push_back({rank_in_group(rank), bytes});
+    }
+    comm::exchange_messages(replicas, outgoing, incoming, "healed shards");
     if (differs) device::upload(stream, piece, bytes.data());
   });
 }
