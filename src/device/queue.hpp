@@ -28,7 +28,8 @@ class Stream::Queue {
   virtual void wait(const Event& event) = 0;
   virtual std::shared_ptr<Event::State> record() = 0;
   virtual Kind kind() const { return Kind::cpu; }
-  /// Returns how long waits on this queue's events have blocked calling threads' streams so far.
+  /// Returns how long waits on this queue's events have blocked calling threads' streams, or a
+  /// GPU's compute stream, so far.
   virtual std::chrono::nanoseconds blocked() const { return {}; }
 
  protected:

@@ -28,7 +28,7 @@ class ActivationOffload {
   void after_forward(device::Stream& compute, std::size_t layer);
   void before_backward(device::Stream& compute, std::size_t layer);
 
-  /// On CPUs, returns the seconds for which copies have blocked the compute stream so far.
+  /// Returns the seconds for which copies have blocked the compute stream so far.
   double seconds_exposed() const { return copies_.seconds_blocked(); }
 
  private:

@@ -63,8 +63,8 @@ class CausalLM {
   double take_loss() { return losses_.take(); }
   /// Returns the same sum, and goes on adding to it.
   double loss_so_far() { return losses_.sum(); }
-  /// On CPUs, returns the seconds for which MemoryOptions::activation_offload copies have blocked
-  /// the compute stream so far.
+  /// Returns the seconds for which MemoryOptions::activation_offload copies have blocked the
+  /// compute stream so far.
   double seconds_exposed_by_copies() const {
     return activations_.offload ? activations_.offload->seconds_exposed() : 0;
   }

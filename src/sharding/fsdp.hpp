@@ -69,8 +69,8 @@ class Fsdp final : public model::Weights {
   /// Like on_master_weights_updated() for all units if only the masters changed: recreates their
   /// copies.
   void on_master_weights_loaded();
-  /// On CPUs, returns the seconds for which copies to and from the host have blocked the compute
-  /// stream so far.
+  /// Returns the seconds for which copies to and from the host have blocked the compute stream so
+  /// far.
   double seconds_exposed_by_copies() const;
 
   // model::Weights

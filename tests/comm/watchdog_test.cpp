@@ -9,11 +9,14 @@
 #include <optional>
 #include <thread>
 
+#include "comm/diagnosis/flight_record.hpp"
 #include "comm/diagnosis/hang_diagnosis.hpp"
 #include "comm/diagnosis/host_survey.hpp"
 #include "comm/diagnosis/in_collective.hpp"
+#include "comm/diagnosis/queued_collectives.hpp"
 #include "comm/mesh/device_mesh.hpp"
 #include "comm/mesh/mpi.hpp"
+#include "comm/transports/collectives.hpp"
 #include "core/clock.hpp"
 #include "core/process.hpp"
 #include "support.hpp"
@@ -412,6 +415,43 @@ TEST_F(LateRank, IsNamedInExchangesBetweenPeers) {
     EXPECT_EQ(verdict.collective, send_recv ? "send-recv" : "all-to-all");
     EXPECT_EQ(verdict.unit, "layers.3");
   }
+}
+
+/// All hosts have queued the collective, but one rank's GPU hangs in a kernel before it. A worker's
+/// stream stands for the GPU's.
+TEST_F(LateRank, IsNamedIfOnlyItsGpuHasNotCome) {
+  const bool late = world().rank() == other();
+  const auto members = data_plane(*world().members());
+  std::promise<void> kernel_ends, collective_ends;
+  auto stream = device::Stream::worker();
+  std::promise<Diagnosis> alarm;
+  auto reported = alarm.get_future();
+  auto own_limits = limits;
+  if (late) own_limits.interval = 300ms;  // lets the others report
+  {
+    Watchdog watchdog(
+        world(), [&](const Diagnosis& verdict) { alarm.set_value(verdict); }, own_limits);
+    watchdog.begin(Activity::training, 21, 2s);
+    if (late) stream.run([&] { kernel_ends.get_future().wait(); });
+    auto& queued = QueuedCollectives::instance();
+    const auto call = CollectiveCall::of("all-gather", "layers.3", "bf16", 4096);
+    const auto ticket = FlightRecorder::instance().asked(*members, call);
+    const auto number = queued.begin(members, call, ticket, stream.record());
+    stream.run([&] { collective_ends.get_future().wait(); });
+    queued.end(members->id, number, stream.record());
+    EXPECT_EQ(reported.wait_for(comes), std::future_status::ready);
+    world().barrier();  // all have heard the alarm
+    kernel_ends.set_value();
+    collective_ends.set_value();
+    stream.record().wait();
+    queued.poll();
+  }
+  const auto verdict = reported.get();
+  if (verdict.line.empty()) return;  // another rank told us
+  EXPECT_EQ(verdict.kind, "late");
+  EXPECT_EQ(verdict.ranks, std::vector{other()});
+  EXPECT_EQ(verdict.unit, "layers.3");
+  EXPECT_EQ(verdict.doing, "training step 21");
 }
 
 TEST_F(LateRank, IsNotNamedWithinItsOwnLimit) {

@@ -1,6 +1,7 @@
 #include <cuda_profiler_api.h>
 #include <cuda_runtime_api.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -33,6 +34,8 @@
 // FAKE_GPU_TELLS_WAITS=1: on exit the process reports how often the host has waited for the GPU
 // since its first collective.
 // FAKE_PROFILER=FILE: writes a line per profiler or NVTX call (nvtx.cpp) to FILE.PID.
+// FAKE_GPU_KERNEL_TAKES=N: each kernel takes N microseconds more.
+// FAKE_GPU_HANGS_WITH=FILE: no kernel ends any more once the file exists.
 // FAKE_GPU_IDLE=1: kernels, copies and collectives do nothing and memory is never touched, so that
 // problems too large for this machine run through on the host side.
 
@@ -40,7 +43,8 @@ using fake_cuda::Done;
 
 struct CUstream_st : fake_cuda::Stream {};
 struct CUevent_st {
-  std::shared_ptr<Done> done;  // from the last record; null before the first
+  bool has_time = false;
+  std::shared_ptr<Done> done = nullptr;  // from the last record; null before the first
 };
 
 namespace {
@@ -358,9 +362,9 @@ cudaError_t cudaDeviceSynchronize() {
   fake_cuda::Stream::synchronize_all();
   return cudaSuccess;
 }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned /*flags*/) {
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   ready_current();
-  *event = new CUevent_st;
+  *event = new CUevent_st{.has_time = (flags & cudaEventDisableTiming) == 0};
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
@@ -372,7 +376,18 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
+  ready_current();
   return !event->done || event->done->is_set() ? cudaSuccess : failed(cudaErrorNotReady);
+}
+/// Both events must have happened; the host does not wait.
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEvent_t end) {
+  for (const auto* event : {begin, end}) {
+    if (!event->has_time || !event->done) return failed(cudaErrorInvalidResourceHandle);
+    if (!event->done->is_set()) return failed(cudaErrorNotReady);
+  }
+  *milliseconds =
+      std::chrono::duration<float, std::milli>(end->done->at() - begin->done->at()).count();
+  return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   ++host_waits.count;
@@ -398,7 +413,13 @@ namespace {
 const bool hooked = [] {
   looks_for_races = false;  // the kernels' own tests do that
   put_into_gpu_stream = [](device::Stream& stream, std::function<void()> work) {
-    fake_cuda::enqueue(device::cuda::native(stream), std::move(work));
+    static const char* const hangs_with = std::getenv("FAKE_GPU_HANGS_WITH");
+    static const std::chrono::microseconds more(number_of("FAKE_GPU_KERNEL_TAKES", 0));
+    fake_cuda::enqueue(device::cuda::native(stream), [work = std::move(work)] {
+      if (more.count() > 0) std::this_thread::sleep_for(more);
+      while (hangs_with && access(hangs_with, F_OK) == 0) pause();
+      work();
+    });
   };
   return true;
 }();

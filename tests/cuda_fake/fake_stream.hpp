@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -19,8 +20,14 @@ class Done {
     {
       const std::lock_guard lock(mutex_);
       set_ = true;
+      at_ = std::chrono::steady_clock::now();
     }
     changed_.notify_all();
+  }
+  /// Returns when it was set.
+  std::chrono::steady_clock::time_point at() {
+    const std::lock_guard lock(mutex_);
+    return at_;
   }
   bool is_set() {
     const std::lock_guard lock(mutex_);
@@ -35,6 +42,7 @@ class Done {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool set_ = false;
+  std::chrono::steady_clock::time_point at_;
 };
 
 /// An in-order queue with its own thread.

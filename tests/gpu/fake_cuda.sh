@@ -55,6 +55,16 @@ fails() {
   fi
 }
 
+# In the background, since it waits for a minute: once it has trained three steps, rank 1's GPU hangs in a kernel. Its
+# host has queued the collectives after it, for which rank 0's GPU waits.
+(
+  # shellcheck disable=SC2016
+  seen_by_rank=(env "HANG=$work/hang" sh -c '[ "$OMPI_COMM_WORLD_RANK" = 1 ] && export FAKE_GPU_HANGS_WITH=$HANG; exec "$@"' sh)
+  ran hanging 2 --device cuda sharding.strategy=full_shard train.steps=1000000 log.every_steps=1000
+) &
+hanging=$!
+(until [[ $(grep -c '"loss"' "$work/hanging/metrics.jsonl" 2>/dev/null) -ge 3 ]]; do sleep 1; done; touch "$work/hang") &
+
 ran cpu 1 --device cpu train.steps=6
 for case in full_shard/2 shard_grad_op/4 no_shard/2 hybrid_shard/4 hybrid_shard_zero2/4; do
   ran "${case%/*}" "${case#*/}" --device cuda "sharding.strategy=${case%/*}" checkpoint.every_steps=2 checkpoint.async=true
@@ -241,5 +251,26 @@ for device in cuda auto; do
     "driver on .* cannot list its GPUs: an error of the fake GPU .*--device cpu" 2
 done
 device=cuda
+
+# Rank 1's kernels take longer: it is named although rank 0 waits for it in every step, and the waits are in the metrics.
+# shellcheck disable=SC2016
+seen_by_rank=(sh -c '[ "$OMPI_COMM_WORLD_RANK" = 1 ] && export FAKE_GPU_KERNEL_TAKES=5000; exec "$@"' sh)
+ran slow 2 --device cuda sharding.strategy=full_shard train.steps=22 train.global_batch=2
+seen_by_rank=()
+if [[ $(grep -c '"event":"straggler"' "$work/slow/metrics.jsonl") == 1 &&
+  $(grep '"event":"straggler"' "$work/slow/metrics.jsonl") == *'"rank 1 on '*' is slow: '* &&
+  $(grep -c '"seconds_compute":.*"exposed":{.*"shard":0\.[0-9]' "$work/slow/metrics.jsonl") -ge 20 ]]; then
+  verdict "a slow GPU is named" ok
+else
+  verdict "a slow GPU is named: $(grep straggler "$work/slow/metrics.jsonl")" FAILED slow
+fi
+
+wait "$hanging"
+status=$?
+if [[ $status == 75 && $(cat "$work/hanging/failure.json") == *'"rank": 1,'*'"axis": "shard"'* ]]; then
+  verdict "a GPU that hangs is named, and the collective in which the other one waits" ok
+else
+  verdict "a GPU that hangs: exit $status, $(cat "$work/hanging/failure.json")" FAILED hanging
+fi
 
 [[ $failures == 0 ]] || { echo "$failures failed"; exit 1; }

@@ -39,9 +39,9 @@ void print_axes(const train::StepRecord& r) {
   for (const auto& [axis, bytes] : r.traffic) {
     if (bytes == 0) continue;
     fmt::print("axis {}: {:.1f} MiB sent by a rank", axis, static_cast<double>(bytes) / (1 << 20));
-    if (r.exposed.contains(axis))
-      fmt::print(", {:.3f} s in its collectives, {:.3f} s exposed", r.in_collectives.at(axis),
-                 r.exposed.at(axis));
+    if (r.in_collectives.contains(axis))
+      fmt::print(", {:.3f} s in its collectives", r.in_collectives.at(axis));
+    if (r.exposed.contains(axis)) fmt::print(", {:.3f} s exposed", r.exposed.at(axis));
     fmt::print("\n");
   }
 }

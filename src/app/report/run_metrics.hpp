@@ -18,12 +18,12 @@ struct StepMetrics {
   double loss, grad_norm, lr, tokens, seconds, tokens_per_second, mfu;
   double valley, peak;              ///< bytes, maximum over ranks
   double joules, tokens_per_joule;  ///< energy since the previous step, all nodes
-  double seconds_compute;           ///< part of `seconds`, on CPUs
+  double seconds_compute;           ///< part of `seconds`
   double time;                      ///< when the line was written, seconds since 1970
   double elapsed;  ///< wall-clock seconds up to then, without pauses between starts
   std::map<std::string, double> traffic;                ///< per mesh axis: bytes sent per rank
   std::map<std::string, double> traffic_between_nodes;  ///< the part that left its node
-  std::map<std::string, double> exposed;  ///< per axis: seconds waiting for it, on CPUs
+  std::map<std::string, double> exposed;                ///< per axis: seconds waiting for it
   std::map<std::string, double> experts;  ///< their balance, by name; empty without experts
 };
 

@@ -90,7 +90,7 @@ void FlightRecorder::started(std::int64_t ticket, std::int64_t number) {
   record->started = at;
 }
 
-void FlightRecorder::finished(std::int64_t ticket) {
+void FlightRecorder::finished(std::int64_t ticket, Traced traced) {
   const auto at = Trace::now();
   FlightEntry copy;
   {
@@ -98,9 +98,23 @@ void FlightRecorder::finished(std::int64_t ticket) {
     auto* const record = state_->find(ticket);
     if (record == nullptr) return;
     record->finished = at;
-    if (Trace::on()) copy = *record;
+    if (Trace::on() && traced == Traced::yes) copy = *record;
   }
   if (copy.ticket != 0) trace(copy);
+}
+
+void FlightRecorder::trace_queued(std::int64_t ticket, std::int64_t number, std::int64_t since) {
+  FlightEntry copy;
+  {
+    const std::lock_guard lock(state_->mutex);
+    const auto* const record = state_->find(ticket);
+    if (!Trace::on() || record == nullptr) return;
+    copy = *record;
+  }
+  copy.number = number;
+  copy.started = since;
+  copy.finished = Trace::now();
+  trace(copy);
 }
 
 void FlightRecorder::set_activity(std::int32_t activity, std::int64_t step) {

@@ -60,6 +60,8 @@ struct CauseOfEnd {
   std::string_view detail = {};
 };
 
+enum class Traced : bool { no, yes };
+
 /// The flight record of this process: what it is doing and its last 1,000 collectives. Until
 /// keep_in() it is in this process's memory alone. Its functions take a lock and allocate nothing,
 /// but for keep_in(). Any thread.
@@ -70,7 +72,9 @@ class FlightRecorder {
   /// Returns the ticket of a collective that is asked for now.
   std::int64_t asked(const Members& members, const CollectiveCall& call);
   void started(std::int64_t ticket, std::int64_t number);
-  void finished(std::int64_t ticket);
+  void finished(std::int64_t ticket, Traced traced = Traced::yes);
+  /// Traces a GPU's collective while the host queues it, from `since` (Trace::now()) until now.
+  void trace_queued(std::int64_t ticket, std::int64_t number, std::int64_t since);
   struct Doing {
     std::int32_t activity;  ///< Activity
     std::int64_t step;

@@ -4,14 +4,12 @@
 #include <unordered_map>
 #include <utility>
 
-#include "comm/diagnosis/flight_record.hpp"
-
 namespace llamesh::comm {
 namespace {
 
 struct Record {
   std::mutex mutex;
-  std::vector<const InCollective*> open;
+  std::vector<const OpenCollective*> open;
   std::unordered_map<std::uint64_t, std::int64_t> entered;  // per Members::id
 };
 
@@ -22,35 +20,39 @@ Record& record() {
 
 }  // namespace
 
-InCollective::InCollective(std::shared_ptr<const Members> members, const CollectiveCall& call,
-                           std::int64_t ticket)
-    : entered_{std::move(members), call},
-      ticket_(ticket != 0 ? ticket
-                          : FlightRecorder::instance().asked(*entered_.members, entered_.call)),
-      range_(call.kind.data(), call.subject.data(), entered_.members->name) {
+OpenCollective::OpenCollective(std::shared_ptr<const Members> members, const CollectiveCall& call,
+                               std::int64_t ticket, Traced traced)
+    : entered_{std::move(members), call}, ticket_(ticket), traced_(traced) {
   entered_.call.along(*entered_.members);
   {
     auto& [mutex, open, entered] = record();
     const std::lock_guard lock(mutex);
-    entered_.call.number = ++entered[entered_.members->id];
+    auto& newest = entered[entered_.members->id];
+    newest = call.number == 0 ? newest + 1 : call.number;
+    entered_.call.number = newest;
     open.push_back(this);
   }
   FlightRecorder::instance().started(ticket_, entered_.call.number);
 }
 
-InCollective::~InCollective() {
-  FlightRecorder::instance().finished(ticket_);
+OpenCollective::~OpenCollective() {
+  FlightRecorder::instance().finished(ticket_, traced_);
   auto& [mutex, open, entered] = record();
   const std::lock_guard lock(mutex);
   std::erase(open, this);
 }
+
+InCollective::InCollective(const std::shared_ptr<const Members>& members,
+                           const CollectiveCall& call, std::int64_t ticket)
+    : open_(members, call, ticket != 0 ? ticket : FlightRecorder::instance().asked(*members, call)),
+      range_(call.kind.data(), call.subject.data(), members->name) {}
 
 std::vector<CollectiveInProgress> collectives_in_progress() {
   auto& [mutex, open, entered] = record();
   const std::lock_guard lock(mutex);
   std::vector<CollectiveInProgress> all;
   all.reserve(open.size());
-  for (const InCollective* one : open) all.push_back(one->entered_);
+  for (const OpenCollective* one : open) all.push_back(one->entered_);
   return all;
 }
 

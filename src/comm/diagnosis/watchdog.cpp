@@ -16,6 +16,7 @@
 #include "comm/diagnosis/flight_record.hpp"
 #include "comm/diagnosis/hang_diagnosis.hpp"
 #include "comm/diagnosis/host_survey.hpp"
+#include "comm/diagnosis/queued_collectives.hpp"
 #include "comm/diagnosis/time_limit.hpp"
 #include "comm/mesh/mpi.hpp"
 #include "core/clock.hpp"
@@ -112,6 +113,7 @@ struct Watchdog::Watch {
       if (now - last_poll > limits.interval + limits.silence / 6) restart_clocks(now);
       last_poll = now;
       FlightRecorder::instance().tick();
+      QueuedCollectives::instance().poll();
       send_heartbeat();
       receive_heartbeats();
       hang_diagnosis.poll(status());

@@ -8,6 +8,7 @@
 
 #include "comm/diagnosis/flight_record.hpp"
 #include "comm/diagnosis/in_collective.hpp"
+#include "comm/diagnosis/queued_collectives.hpp"
 #include "comm/transports/backoff.hpp"
 #include "core/hash.hpp"
 #include "device/queue.hpp"
@@ -31,6 +32,7 @@ double Collectives::seconds_exposed() const {
 void Collectives::finish() {
   if (std::uncaught_exceptions() > 0) stop_waiting();
   stream_ = device::Stream::calling_thread();
+  QueuedCollectives::instance().poll();
 }
 
 CollectiveCall Collectives::call_of(const char* kind, const Tensor& tensor) const {
@@ -51,12 +53,23 @@ device::Event Collectives::submit(const CollectiveCall& call, std::int64_t bytes
   }
   const auto ticket = FlightRecorder::instance().asked(*members_, call);
   stream_.run([this, call, ticket, move = std::move(move)] {
+    if (stream_.on_gpu()) return queue(call, ticket, move);
     const InCollective in(members_, call, ticket);
     const auto start = Clock::now();
     move(call);
     nanoseconds_ += std::chrono::nanoseconds(Clock::now() - start).count();
   });
   return stream_.record();
+}
+
+/// Queues a collective on the GPU. It is in progress once the GPU is there, until it is past it.
+template <class Move>
+void Collectives::queue(const CollectiveCall& call, std::int64_t ticket, const Move& move) {
+  auto& queued = QueuedCollectives::instance();
+  const TraceRange range(call.kind.data(), call.subject.data(), members_->name);
+  const auto number = queued.begin(members_, call, ticket, stream_.record());
+  move(call);
+  queued.end(members_->id, number, stream_.record());
 }
 
 device::Event Collectives::all_gather(Tensor whole, Tensor mine, device::Event after) {

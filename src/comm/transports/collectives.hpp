@@ -113,7 +113,8 @@ class Collectives {
 
   /// Returns this rank's total seconds in collectives on CPUs, waits for other ranks included.
   double seconds() const { return 1e-9 * static_cast<double>(nanoseconds_.load()); }
-  /// Returns the total seconds that waits for their events blocked the compute stream, on CPUs.
+  /// Returns the total seconds that waits for their events blocked the compute stream; on a GPU, as
+  /// far as it is by now.
   double seconds_exposed() const;
 
  protected:
@@ -154,6 +155,8 @@ class Collectives {
   template <class Move>
   device::Event submit(const CollectiveCall& call, std::int64_t bytes, const device::Event& after,
                        Move move);
+  template <class Move>
+  void queue(const CollectiveCall& call, std::int64_t ticket, const Move& move);
 
   std::shared_ptr<const Members> members_;  ///< null: simulated
   int rank_;

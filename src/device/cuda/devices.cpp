@@ -2,6 +2,7 @@
 #include <nvtx3/nvToolsExt.h>
 
 #include <array>
+#include <atomic>
 #include <cstdlib>
 #include <string_view>
 
@@ -13,6 +14,8 @@
 
 namespace llamesh::device::cuda {
 namespace {
+
+std::atomic<int> used_index{0};  // of this process's device
 
 /// Returns true if the GPU, NVLink or node services failed rather than this program.
 bool of_the_machine(cudaError_t error) {
@@ -91,11 +94,20 @@ std::string why_no_devices() {
   return count > 0 ? "" : "the driver shows no CUDA device";
 }
 
+void attach_thread() {
+  thread_local const bool attached = [] {
+    check(cudaSetDevice(used_index), "cudaSetDevice");
+    return true;
+  }();
+  static_cast<void>(attached);
+}
+
 void use(int index) {
   const int count = devices();
   validate(count > 0, "no GPU: {}; give --device cpu", why_no_devices());
   expects(index >= 0 && index < count, "CUDA device {} of {}", index, count);
   check(cudaSetDevice(index), "cudaSetDevice");
+  used_index = index;
   // Waiting threads sleep, because other ranks and the data threads need their cores. Flags apply
   // to the current device: set earlier, they would give each rank a context on the first GPU.
   check(cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync), "cudaSetDeviceFlags");

@@ -33,8 +33,8 @@ struct Engine {
   void replay(const model::Batch& first, float scale, std::int64_t micro_batches);
   /// Updates the weights (Optimizer::step).
   void update(double lr, double norm, std::int64_t step);
-  /// On CPUs, returns the seconds for which copies to and from the host have blocked the compute
-  /// stream so far.
+  /// Returns the seconds for which copies to and from the host have blocked the compute stream so
+  /// far.
   double seconds_exposed_by_copies() const {
     return fsdp.seconds_exposed_by_copies() + model.seconds_exposed_by_copies();
   }

@@ -45,10 +45,11 @@ struct StepRecord {
   /// Per axis: the part that goes to another node, mean over all ranks.
   std::map<std::string, std::int64_t> traffic_between_nodes;
   std::int64_t request = 0;  ///< maximum over ranks (Trainer::Request)
-  // Means over ranks; empty on GPUs.
+  // Means over ranks.
   double seconds_compute = 0;                  ///< part of `seconds` without waiting for any axis
   std::map<std::string, double> exposed = {};  ///< per axis: seconds waiting for it
-  std::map<std::string, double> in_collectives = {};  ///< per axis: seconds in them, hidden or not
+  /// Per axis: seconds in its collectives, hidden or not. Empty on GPUs.
+  std::map<std::string, double> in_collectives = {};
   /// Energy of all nodes since the previous step's passes ended, in joules, with what lay between
   /// (evaluation, save). Empty if a counter is missing (device/energy.hpp).
   std::optional<double> joules = {};

@@ -138,7 +138,7 @@ void StepMeter::end_step(StepRecord& record, std::span<const Sample> by_rank) {
   record.predicted_on_host = planned_.on_host;
   if (gemm_peak_) record_utilization(record);
   record_traffic(record);
-  if (device::kind() == device::Kind::cpu) record_exposed(record, by_rank);
+  record_exposed(record, by_rank);
   former_update_ = seconds_since(update_begin_);
 }
 
@@ -180,7 +180,8 @@ void StepMeter::record_exposed(StepRecord& record, std::span<const Sample> by_ra
       const auto& [in_collectives, exposed] = sample.axes[i];
       record.seconds_compute -= share * exposed;
       if (axes[i]->name.empty()) continue;  // a rank by itself
-      record.in_collectives[axes[i]->name] += share * in_collectives;
+      if (device::kind() == device::Kind::cpu)
+        record.in_collectives[axes[i]->name] += share * in_collectives;
       record.exposed[axes[i]->name] += share * exposed;
     }
   }

@@ -43,7 +43,7 @@ class StepMeter {
   /// Starts over after the bf16 matmul method has changed. Collective.
   void on_bf16_products_changed();
 
-  /// Times for one axis on a CPU, in seconds: in its collectives, and with the compute stream
+  /// Times for one axis, in seconds: in its collectives (on CPUs), and with the compute stream
   /// waiting for them.
   struct AxisSeconds {
     float in_collectives = 0;

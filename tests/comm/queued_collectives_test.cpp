@@ -1,0 +1,124 @@
+#include "comm/diagnosis/queued_collectives.hpp"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <future>
+
+#include "comm/diagnosis/flight_record.hpp"
+#include "comm/diagnosis/in_collective.hpp"
+#include "temporary_folder.hpp"
+
+namespace llamesh::comm {
+namespace {
+
+/// A fixture with a worker's stream in place of a GPU's. Work in it waits to be let through.
+class QueuedCollectivesTest : public testing::Test {
+ protected:
+  struct Work {
+    std::promise<void> gate;
+    device::Event done;
+  };
+
+  std::unique_ptr<Work> block() {
+    auto work = std::make_unique<Work>();
+    auto opened = std::make_shared<std::future<void>>(work->gate.get_future());
+    stream_.run([opened] { opened->wait(); });
+    work->done = stream_.record();
+    return work;
+  }
+  void pass(Work& work) {
+    work.gate.set_value();
+    work.done.wait();
+    queued_.poll();
+  }
+  /// Queues a collective that lasts until its work is let through.
+  std::unique_ptr<Work> queue(const char* subject) {
+    const auto call = CollectiveCall::of("all-gather", subject, "bf16", 4096);
+    ticket_ = FlightRecorder::instance().asked(*members_, call);
+    const auto number = queued_.begin(members_, call, ticket_, stream_.record());
+    auto work = block();
+    queued_.end(members_->id, number, work->done);
+    return work;
+  }
+  static std::vector<std::string> in_progress() {
+    std::vector<std::string> titles;
+    for (const auto& one : collectives_in_progress())
+      titles.push_back(fmt::format("{} {}", one.call.number, title(one.call)));
+    return titles;
+  }
+  static FlightEntry entry(const std::filesystem::path& file, std::int64_t ticket) {
+    FlightImage image;
+    std::ifstream(file, std::ios::binary).read(reinterpret_cast<char*>(&image), sizeof(image));
+    return image.records[static_cast<std::size_t>(ticket) % FlightImage::max_records];
+  }
+
+  QueuedCollectives& queued_ = QueuedCollectives::instance();
+  device::Stream stream_ = device::Stream::worker();
+  inline static std::uint64_t last_id = 1000;  // each test counts its collectives from 1
+  std::shared_ptr<const Members> members_ =
+      std::make_shared<const Members>(Members{"shard", ++last_id, {0, 1}});
+  std::int64_t ticket_ = 0;
+};
+
+using Titles = std::vector<std::string>;
+
+TEST_F(QueuedCollectivesTest, AreInProgressOnceTheStreamIsThereUntilItIsPast) {
+  const auto kernel = block();
+  const auto first = queue("layers.0");
+  const auto second = queue("layers.1");
+  queued_.poll();
+  EXPECT_EQ(in_progress(), Titles{});
+  EXPECT_EQ(collectives_entered(members_->id), 0);
+  pass(*kernel);
+  EXPECT_EQ(in_progress(), Titles{"1 all-gather of layers.0 along shard"});
+  EXPECT_EQ(collectives_entered(members_->id), 1);
+  pass(*first);
+  EXPECT_EQ(in_progress(), Titles{"2 all-gather of layers.1 along shard"});
+  pass(*second);
+  EXPECT_EQ(in_progress(), Titles{});
+  EXPECT_EQ(collectives_entered(members_->id), 2);
+}
+
+TEST_F(QueuedCollectivesTest, AreRecordedAsStartedAndFinishedThen) {
+  const test::TemporaryFolder folder;
+  const auto file = folder.path() / "record";
+  ASSERT_TRUE(FlightRecorder::instance().keep_in(file, {.host = "node2", .next_host = "node3"}));
+  const auto kernel = block();
+  const auto collective = queue("layers.0");
+  queued_.poll();
+  EXPECT_GT(entry(file, ticket_).asked, 0);
+  EXPECT_EQ(entry(file, ticket_).started, 0);
+  pass(*kernel);
+  EXPECT_TRUE(entry(file, ticket_).in_progress());
+  EXPECT_EQ(entry(file, ticket_).number, 1);
+  pass(*collective);
+  EXPECT_GE(entry(file, ticket_).finished, entry(file, ticket_).started);
+  FlightRecorder::instance().release();
+}
+
+/// The host may wait for others while it queues one.
+TEST_F(QueuedCollectivesTest, AreInProgressBeforeTheyAreQueuedCompletely) {
+  const auto call = CollectiveCall::of("all-gather", "layers.0", "bf16", 4096);
+  const auto ticket = FlightRecorder::instance().asked(*members_, call);
+  const auto number = queued_.begin(members_, call, ticket, {});
+  queued_.poll();
+  EXPECT_EQ(in_progress(), Titles{"1 all-gather of layers.0 along shard"});
+  queued_.end(members_->id, number, {});
+  queued_.poll();
+  EXPECT_EQ(in_progress(), Titles{});
+}
+
+TEST_F(QueuedCollectivesTest, AreForgottenAsOthersAreQueued) {
+  pass(*queue("layers.0"));
+  const auto before = queue("layers.1");
+  before->gate.set_value();
+  before->done.wait();
+  const auto next = queue("layers.2");  // its begin() asks the event of the one before
+  EXPECT_EQ(collectives_entered(members_->id), 2);
+  EXPECT_EQ(in_progress(), Titles{});
+  pass(*next);
+}
+
+}  // namespace
+}  // namespace llamesh::comm
