@@ -42,6 +42,7 @@ void print_as_json(const PlanArguments& asked, const PlannedLaunch& planned) {
               {"peak_bytes", step.peak},
               {"host_bytes", step.on_host},
               {"host_link_bytes", step.over_host_link},
+              {"memory_checkpoint_bytes", step.memory_checkpoints},
               {"alive_at_peak", by_use(step.at_peak)},
               {"keep_bf16_weights", planned.keeps_bf16_weights()},
               {"traffic", step.traffic},
