@@ -43,6 +43,8 @@ device::Hardware hardware_of_rank(const PlanArguments& asked) {
            asked.hardware, counted(hardware.measured.ranks, "rank"), ranks);
   if (asked.attained) {
     validate(hardware.attained > 0, "--attained: {} does not give `attained`", asked.hardware);
+    validate(!hardware.is_measured(), "--attained: {} has measured rates; leave --attained out",
+             asked.hardware);
     hardware = plan::as_attained(std::move(hardware));
   }
   return plan::share_of_rank(std::move(hardware), ranks);
@@ -61,6 +63,10 @@ train::Setup LaunchPlanner::setup(const train::Inputs& inputs) const {
            asked_.hardware, counted(hardware_.threads, "thread"), threads);
   auto setup = train::plan_setup(
       inputs, comm::planned_topology(asked_.ranks, per_machine, inputs.mesh.ranks_per_node));
+  validate(!hardware_.is_measured() || setup.topology.nodes == 1 ||
+               !hardware_.measured.between_nodes.empty(),
+           "{} has no rates between nodes, and the plan has {}; measure with more than one rank",
+           asked_.hardware, setup.topology.nodes);
   const auto& in = setup.inputs;
   if (in.sharding.spec) sharding::check_implemented(*setup.layout, in.tensor.residual);
   return setup;

@@ -275,6 +275,7 @@ device::Hardware as_attained(device::Hardware hardware) {
   for (double* rate : {&hardware.memory_bandwidth, &hardware.gemm_share,
                        &hardware.attention_forward_share, &hardware.attention_backward_share})
     *rate *= hardware.attained;
+  hardware.name += " at attained rates";
   return hardware;
 }
 

@@ -179,12 +179,18 @@ TEST(Plan, MeasuredHardwareIsForItsRanksAndThreads) {
   hardware.threads = 4;
   hardware.measured.ranks = 2;
   hardware.measured.disk = 1e6;
+  const auto on_one_node = folder.write("one-node.yaml", config::hardware_text(hardware));
+  hardware.measured.between_nodes[DType::f32]["all-gather"].points = {{1e4, 1e9}};
   const auto file = folder.write("measured.yaml", config::hardware_text(hardware));
   auto arguments = cluster("llama3-8b-1x8", 4);
   arguments.inputs = std::string(LLAMESH_INPUTS) + "/tiny.yaml";
-  arguments.hardware = file;
+  arguments.hardware = on_one_node;
   arguments.ranks_per_node = 2;
   arguments.overrides = {"train.threads=2"};
+  EXPECT_EQ(test::error_of([&] { plan(arguments); }),
+            on_one_node +
+                " has no rates between nodes, and the plan has 2; measure with more than one rank");
+  arguments.hardware = file;
   const auto json = printed(arguments).json;
   EXPECT_DOUBLE_EQ(json.at("checkpoint_seconds").get<double>(),
                    json.at("checkpoint_bytes").get<double>() / 1e6);

@@ -156,6 +156,21 @@ TEST(MemoryResumeAfterTheUserWentBack, ContinuesFromTheDisk) {
   EXPECT_EQ(train::read_run_state(in.run.folder)->first_step, 3);
 }
 
+// A save on disk does not finish. It was due, so the next start makes it before its first step.
+TEST(MemoryResumeAfterAnUnfinishedSave, SavesFirst) {
+  const SharedFolder folder;
+  auto in = memory_inputs(folder.path());
+  in.checkpoint.memory.every_steps = 5;
+  in.checkpoint.keep = 9;
+  train_and_vanish(in, 6);
+  world().barrier();
+  if (world().rank() == 0) std::filesystem::remove_all(checkpoint_of(in, "05"));
+  world().barrier();
+  run_to_the_end(in);
+  EXPECT_EQ(train::read_run_state(in.run.folder)->first_step, 5) << "from memory";
+  EXPECT_TRUE(std::filesystem::exists(checkpoint_of(in, "05")));
+}
+
 // Memory checkpoints of a mesh with fewer replicas.
 TEST(MemoryResumeOnSurvivors, AReplicaIsEnough) {
   const int half = world().size() / 2;

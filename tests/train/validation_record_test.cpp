@@ -38,6 +38,14 @@ TEST(ValidationRecord, KeepsTheLowestLosses) {
   EXPECT_FALSE(record.has_stopped_improving());
 }
 
+TEST(ValidationRecord, LeavesOutStepsWithoutACheckpoint) {
+  ValidationRecord record(inputs_with(4, 0));
+  for (const std::int64_t step : {10, 20, 30, 40}) record.observe(step, 1.0);
+  const std::vector<std::int64_t> saved{30, 10};
+  record.keep_only(saved, 40);
+  EXPECT_EQ(best_steps(record), (std::vector<std::int64_t>{10, 30, 40}));
+}
+
 TEST(ValidationRecord, KeepsNoneByDefault) {
   ValidationRecord record(inputs_with(0, 0));
   record.observe(10, 3.0);

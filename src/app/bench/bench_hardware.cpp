@@ -128,7 +128,11 @@ class HardwareBench {
   void measure_collectives(comm::Collectives& axis, DType dtype, std::int64_t bytes,
                            device::RateTables& tables) const {
     const auto ranks = axis.size();
-    const auto n = bytes / size_of(dtype) / ranks / 64 * 64;
+    const auto n = std::max<std::int64_t>(bytes / size_of(dtype) / ranks / 64, 1) * 64;
+    const double sent = static_cast<double>(n * size_of(dtype)) * (ranks - 1);
+    if (const auto known = tables.find("all-to-all");
+        known != tables.end() && known->second.points.back().first >= sent)
+      return;  // many ranks: the smallest parts are the same
     auto gathered = axis.allocate_gathered(n * size_of(dtype));
     auto parts = axis.allocate_symmetric(n * ranks * size_of(dtype));
     const device::Buffer shard(n * 4), received(n * ranks * size_of(dtype));
@@ -136,7 +140,6 @@ class HardwareBench {
     const auto data = parts.tensor(dtype, {n * ranks});
     const auto to = received.tensor(dtype, {n * ranks});
     const auto mine = shard.tensor(DType::f32, {n});
-    const double sent = static_cast<double>(data.bytes()) * (ranks - 1) / ranks;
     const auto add = [&](const char* kind, const auto& collective) {
       tables[kind].points.emplace_back(sent, sent / mean_seconds(collective));
     };
@@ -190,6 +193,14 @@ class HardwareBench {
         static_cast<double>(pieces) * static_cast<double>(piece.size()) * machine_.size() / seconds;
   }
 
+  double fastest_gemm(DType dtype) const {
+    double rate = 0;
+    for (const char* kernel : {"linear", "linear_backward_input", "linear_backward_weight"})
+      for (const auto& [size, at_size] : hardware_.measured.kernels.at(dtype).at(kernel).points)
+        rate = std::max(rate, at_size);
+    return rate;
+  }
+
   /// Sets what tables do not cover, as the sum over a node's ranks.
   void fill_in() {
     auto& h = hardware_;
@@ -201,8 +212,8 @@ class HardwareBench {
       return h.measured.kernels.at(dtype).at(kernel).points.back().second;
     };
     h.memory_bandwidth = ranks * largest(DType::f32, "adamw");
-    h.peak_fp32 = ranks * largest(DType::f32, "linear");
-    h.peak_bf16 = ranks * largest(DType::bf16, "linear");
+    h.peak_fp32 = ranks * fastest_gemm(DType::f32);
+    h.peak_bf16 = ranks * fastest_gemm(DType::bf16);
     h.gemm_share = 1;
     const auto share = [&](const char* kernel) {
       return std::min(1.0, ranks * largest(DType::f32, kernel) / h.peak_fp32);

@@ -32,10 +32,8 @@ void remove_others(const fs::path& folder, const std::vector<KeptImage>& kept, i
     for (int slot = 0; image.node == node && slot < images_per_key; ++slot)
       names.insert(image_name(image.key, slot));
   std::error_code ignored;
-  std::vector<fs::path> others;
-  for (const auto& entry : fs::directory_iterator(folder, ignored))
-    if (!names.contains(entry.path().filename().string())) others.push_back(entry.path());
-  for (const auto& path : others) fs::remove_all(path, ignored);
+  for (const auto& path : files_in(folder))
+    if (!names.contains(path.filename().string())) fs::remove_all(path, ignored);
 }
 
 }  // namespace
@@ -73,11 +71,11 @@ MemoryCheckpoints::~MemoryCheckpoints() {
     spdlog::warn("the latest memory checkpoint has no partner copy: an exchange failed");
 }
 
-void MemoryCheckpoints::reserve(const State& state) {
+void MemoryCheckpoints::reserve(const State& state, std::int64_t text_bytes) {
   wait();
   key_ = key_of(state);
   kept_ = kept_images(gather_keys(state), topology_, options_.partner);
-  take_memory(image_text_bytes);
+  take_memory(std::max(image_text_bytes, 2 * text_bytes));
 }
 
 std::string MemoryCheckpoints::describe() const {
@@ -113,7 +111,7 @@ void MemoryCheckpoints::take_memory(std::int64_t text_bytes) {
         const bool usable =
             header && header->run == run_ &&
             (header->start == start_ ||
-             (resumed_ && header->start == resumed_->start && header->step == resumed_->step));
+             (resumed_ && header->start == resumed_->start && header->step <= resumed_->step));
         if (!usable) image.invalidate();
       }
     }
@@ -170,8 +168,10 @@ void MemoryCheckpoints::remove() {
   wait();
   own_.clear();
   world_.barrier("memory checkpoints are not needed any more");
-  std::error_code ignored;
-  if (leads_node_) fs::remove_all(folder_, ignored);
+  if (!leads_node_) return;
+  // Also those of nodes that an earlier start had on this host (mesh.ranks_per_node).
+  auto host = folder_;
+  remove_memory_folders(host.replace_extension(".").string());
 }
 
 }  // namespace llamesh::checkpoint

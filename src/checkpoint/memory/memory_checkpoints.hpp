@@ -43,9 +43,10 @@ class MemoryCheckpoints {
   /// Describes the memory that reserve() has taken, and partner copies, in one line.
   std::string describe() const;
 
-  /// Takes memory for the images of this state. From now on, images of earlier starts are gone,
-  /// apart from those that resume() has used. Throws a user error if a node has too little memory.
-  void reserve(const State& state);
+  /// Takes memory for the images of this state, with a TrainState's text of `text_bytes` or more.
+  /// From now on, images of earlier starts are gone, apart from those up to what resume() has used.
+  /// Throws a user error if a node has too little memory.
+  void reserve(const State& state, std::int64_t text_bytes = 0);
 
   /// Copies the state into this node's images, and begins to send partner copies. Waits for earlier
   /// partner copies first. `disk_step` is the newest committed checkpoint on disk; -1: none.
@@ -72,7 +73,9 @@ class MemoryCheckpoints {
   std::vector<ImageKey> gather_keys(const State& state) const;
   MemoryImage open_image(const ImageKey& key, const ImageSet& set) const;
   MemoryImage open_slot_for(const FoundImage& image) const;
-  void receive(const ImageSet& set) const;
+  bool make_room(const std::vector<ImageTransfer>& transfers, const ImageSet& set,
+                 std::vector<FoundImage>& found) const;
+  bool receive(const ImageSet& set, std::vector<FoundImage>& found) const;
   bool drop_damaged(const ImageSet& set, std::vector<FoundImage>& found) const;
   TrainState load(const ImageSet& set, const State& state, const Accept& accept) const;
 

@@ -45,6 +45,20 @@ void remove_memory_folder(const fs::path& run_folder, const comm::Topology& topo
       memory_folder_prefix(run_folder) + memory_node_name(topology, topology.node_of[at]), ignored);
 }
 
+std::vector<fs::path> files_in(const fs::path& folder) {
+  std::vector<fs::path> files;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
+    files.push_back(at->path());
+  return files;
+}
+
+void remove_memory_folders(const std::string& prefix) {
+  std::error_code ignored;
+  for (const auto& folder : files_in(fs::path(prefix).parent_path()))
+    if (folder.native().starts_with(prefix)) fs::remove_all(folder, ignored);
+}
+
 void make_memory_folder(const fs::path& folder) {
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
     fail(ExitCode::bad_input, "cannot make the folder {} for memory checkpoints: {}",
@@ -63,12 +77,11 @@ std::string image_name(const ImageKey& key, int slot) {
 
 std::vector<FoundImage> images_in(const fs::path& folder, std::uint64_t run, int node) {
   std::vector<FoundImage> found;
-  std::error_code error;
-  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
-    const auto header = MemoryImage::read_header(at->path());
+  for (const auto& path : files_in(folder)) {
+    const auto header = MemoryImage::read_header(path);
     if (!header || header->run != run) continue;
     for (int slot = 0; slot < images_per_key; ++slot)
-      if (at->path().filename() == image_name(header->key, slot))
+      if (path.filename() == image_name(header->key, slot))
         found.push_back({.node = node,
                          .slot = slot,
                          .key = header->key,

@@ -22,9 +22,15 @@ std::string memory_node_name(const comm::Topology& topology, int node);
 void remove_memory_folder(const std::filesystem::path& run_folder, const comm::Topology& topology,
                           int rank);
 
+/// Removes the folders whose paths begin with `prefix`. Ignores failures.
+void remove_memory_folders(const std::string& prefix);
+
 /// Creates a folder that only this user can enter. Throws a user error if something else has its
 /// name.
 void make_memory_folder(const std::filesystem::path& folder);
+
+/// Lists what is in a folder; nothing if it cannot be read.
+std::vector<std::filesystem::path> files_in(const std::filesystem::path& folder);
 
 /// Returns an image's file name.
 std::string image_name(const ImageKey& key, int slot);

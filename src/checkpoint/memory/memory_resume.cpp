@@ -28,6 +28,12 @@ struct Choice {
   ImageSet set;
 };
 
+std::int64_t free_bytes(const std::filesystem::path& folder) {
+  std::error_code error;
+  const auto space = std::filesystem::space(folder, error);
+  return error ? 0 : static_cast<std::int64_t>(space.available);
+}
+
 std::optional<Choice> newest_of(const std::vector<Candidate>& candidates,
                                 std::span<const FoundImage> found, const comm::Topology& topology) {
   std::optional<Choice> newest;
@@ -77,7 +83,13 @@ std::optional<TrainState> MemoryCheckpoints::resume(const State& state, std::int
   if (const auto trained = state.trained(); key_of(trained) != key_of(state))
     candidates.push_back({trained, gather_keys(trained)});
   while (const auto choice = newest_of(candidates, found, topology_)) {
-    receive(choice->set);
+    if (!receive(choice->set, found)) {
+      spdlog::warn(
+          "memory checkpoints are not used: a node has too little room in /dev/shm to receive its "
+          "images of step {} from another",
+          choice->set.step);
+      return {};
+    }
     if (drop_damaged(choice->set, found)) continue;
     resumed_ = choice->set;
     return load(choice->set, choice->state, accept);
@@ -119,10 +131,39 @@ MemoryImage MemoryCheckpoints::open_slot_for(const FoundImage& image) const {
   return {folder_ / image_name(image.key, slot), image.key.bytes, image.text_bytes};
 }
 
-/// Brings the set's images to all nodes that need them.
-void MemoryCheckpoints::receive(const ImageSet& set) const {
+/// Makes room for the images that this host's nodes receive. If there is too little, other steps'
+/// images are removed, from `found` too. Returns false on every rank if a host still has too
+/// little.
+bool MemoryCheckpoints::make_room(const std::vector<ImageTransfer>& transfers, const ImageSet& set,
+                                  std::vector<FoundImage>& found) const {
+  constexpr std::int64_t page = 4096;
+  const auto is_of_set = [&](const auto& image) {
+    return image.start == set.start && image.step == set.step;
+  };
+  const auto& host = topology_.host_of[static_cast<std::size_t>(world_.rank())];
+  std::int64_t needed = 0;
+  for (const auto& transfer : transfers)
+    if (topology_.host_of[static_cast<std::size_t>(transfer.to)] == host)
+      needed += image_bytes(transfer.image.key.bytes, transfer.image.text_bytes) + page;
+  const bool is_short = leads_node_ && needed > 0 && needed > free_bytes(folder_.parent_path());
+  if (is_short)
+    for (const auto& path : files_in(folder_)) {
+      const auto header = MemoryImage::read_header(path);
+      std::error_code ignored;
+      if (!header || header->run != run_ || !is_of_set(*header))
+        std::filesystem::remove(path, ignored);
+    }
+  if (world_.max(std::int64_t{is_short}, "room for memory checkpoints") == 0) return true;
+  std::erase_if(found, [&](const FoundImage& image) { return !is_of_set(image); });
+  const bool enough = !leads_node_ || needed <= free_bytes(folder_.parent_path());
+  return world_.min(std::int64_t{enough}, "room for memory checkpoints") != 0;
+}
+
+/// Brings the set's images to all nodes that need them. Returns false if a node has no room.
+bool MemoryCheckpoints::receive(const ImageSet& set, std::vector<FoundImage>& found) const {
   const auto transfers = transfers_of(set, topology_);
-  if (transfers.empty()) return;
+  if (transfers.empty()) return true;
+  if (!make_room(transfers, set, found)) return false;
   std::deque<MemoryImage> images;
   ImageExchange exchange;
   comm::agree(world_, [&] {
@@ -138,6 +179,7 @@ void MemoryCheckpoints::receive(const ImageSet& set) const {
   for (const auto& transfer : transfers) bytes += transfer.image.key.bytes;
   spdlog::info("memory checkpoints of step {}: {} of them ({:.2f} GiB) came from other nodes",
                set.step, transfers.size(), static_cast<double>(bytes) / (1 << 30));
+  return true;
 }
 
 /// Verifies the set's images on each node. Removes damaged ones, and those they were received from,

@@ -55,6 +55,8 @@ std::string describe(Activity activity, std::int64_t step) {
       return fmt::format("evaluating after step {}", step);
     case Activity::saving:
       return fmt::format("saving step {}", step);
+    case Activity::copying:
+      return fmt::format("copying step {} into memory", step);
     case Activity::resuming:
       return "loading a checkpoint";
     case Activity::ending:
@@ -113,9 +115,9 @@ struct Watchdog::Watch {
       if (now - last_poll > limits.interval + limits.silence / 6) restart_clocks(now);
       last_poll = now;
       FlightRecorder::instance().tick();
-      QueuedCollectives::instance().poll();
       send_heartbeat();
       receive_heartbeats();
+      QueuedCollectives::instance().poll();  // last: a driver that hangs must not silence this rank
       hang_diagnosis.poll(status());
       survey.poll(silent_for() > 3 * limits.interval ? std::optional(previous) : std::nullopt);
       const auto verdict = find_hang();

@@ -19,6 +19,7 @@ enum class Activity : std::int64_t {
   training,
   evaluating,
   saving,
+  copying,  ///< into memory checkpoints
   ending
 };
 

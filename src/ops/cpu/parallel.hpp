@@ -1,5 +1,7 @@
 #pragma once
 
+#include <omp.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <exception>
@@ -26,19 +28,26 @@ void for_each_block(std::int64_t count, std::int64_t block, const Body& body) {
   for (std::int64_t i = 0; i < blocks; ++i) body(i * block, std::min(count, (i + 1) * block));
 }
 
-/// Calls body(i) for tasks with uneven cost, each on the next free thread. Rethrows an exception
-/// from a body (e.g. out of scratch memory) after all tasks have ended.
+/// Calls body(i) for tasks with uneven cost, each on the next free thread. If there are not more
+/// tasks than threads, task i is always thread i's, so the other threads keep no scratch. Rethrows
+/// an exception from a body (e.g. out of scratch memory) after all tasks have ended.
 template <class Body>
 void for_each_task(std::int64_t count, const Body& body) {
   std::exception_ptr error;  // no exception may leave the parallel region
-#pragma omp parallel for schedule(dynamic) if (count > 1 && may_open_team())
-  for (std::int64_t i = 0; i < count; ++i) {
+  const auto run = [&](std::int64_t i) {
     try {
       body(i);
     } catch (...) {
 #pragma omp critical(llamesh_error_of_task)
       error = std::current_exception();
     }
+  };
+  if (count <= omp_get_max_threads()) {
+#pragma omp parallel for schedule(static, 1) if (count > 1 && may_open_team())
+    for (std::int64_t i = 0; i < count; ++i) run(i);
+  } else {
+#pragma omp parallel for schedule(dynamic) if (may_open_team())
+    for (std::int64_t i = 0; i < count; ++i) run(i);
   }
   if (error) std::rethrow_exception(error);
 }

@@ -66,6 +66,12 @@ bool ValidationRecord::restore(const std::string& text) {
   }
 }
 
+void ValidationRecord::keep_only(std::span<const std::int64_t> saved, std::int64_t resumed) {
+  std::erase_if(best_, [&](const StepLoss& one) {
+    return one.step != resumed && std::ranges::find(saved, one.step) == saved.end();
+  });
+}
+
 void ValidationRecord::observe(std::int64_t step, double loss) {
   latest_ = {step, loss};
   const bool improves =

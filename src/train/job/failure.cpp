@@ -23,7 +23,7 @@ using comm::FlightEntry;
 using comm::FlightImage;
 
 constexpr std::array phases{"starting",   "building", "resuming", "training",
-                            "evaluating", "saving",   "ending"};
+                            "evaluating", "saving",   "copying",  "ending"};
 
 std::string phase_of(std::int64_t activity) {
   const bool known = activity >= 0 && activity < std::ssize(phases);

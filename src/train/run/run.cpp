@@ -99,6 +99,7 @@ class Run {
         ProgressBar none(trainer_.step(), trainer_.step(), 1);
         return stop_early(stop, none);
       }
+      checkpoints_.release_memory();
       spdlog::info("{}: stopping before the first step", describe(stop, folder_));
       return end(RunPhase::stopped, ExitCode::stopped_early, describe(stop, folder_));
     }
@@ -119,6 +120,7 @@ class Run {
     }
     ProgressBar progress(trainer_.step(), train.steps, setup_.inputs.log.every_steps);
     const auto start = Clock::now();
+    if (checkpoints_.owes_save()) save(progress);
     while (!is_done()) {
       const Next next = step(progress, start);
       if (next.stop != Stop::no && !is_done()) return stop_early(next.stop, progress);

@@ -2,7 +2,9 @@
 
 #include <fmt/ranges.h>
 
+#include <cstring>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "checkpoint/format.hpp"
@@ -48,7 +50,8 @@ StartEvent RunCheckpoints::resume(const ConfigChanges& changes) {
                                                  setup_.inputs.train.global_batch));
                                            })};
   const auto mode = resume_mode(world_, setup_.inputs.checkpoint.resume, folder_);
-  disk_step_ = newest_on_disk();
+  const auto on_disk = steps_on_disk();
+  disk_step_ = on_disk.empty() ? -1 : on_disk.front();
   auto found = mode == "auto" ? resume_from_memory() : std::nullopt;
   const bool from_memory = found.has_value();
   if (!from_memory)
@@ -66,6 +69,10 @@ StartEvent RunCheckpoints::resume(const ConfigChanges& changes) {
     saved_step_ = from_memory ? disk_step_ : found->step;
     memory_step_ = from_memory ? found->step : -1;
     restore_validation(*found);
+    if (from_memory)
+      validation_.keep_only(on_disk, found->step);
+    else
+      disk_step_ = found->step;  // newer ones are damaged
   }
   spdlog::info("resumed after step {}{}, saved on mesh {}", found->step,
                from_memory ? " from memory" : "", found->mesh);
@@ -76,12 +83,20 @@ StartEvent RunCheckpoints::resume(const ConfigChanges& changes) {
   return {"resume", found->mesh};
 }
 
-/// Returns the step of the newest checkpoint on disk, by its name; -1: none.
-std::int64_t RunCheckpoints::newest_on_disk() const {
-  return std::stoll(comm::on_rank_0(world_, [&] {
-    const auto own = checkpoint::committed_checkpoints(folder_);
-    return std::to_string(own.empty() ? -1 : checkpoint::step_of(own.front()));
-  }));
+/// Returns the steps of the checkpoints on disk, by their names, newest first.
+std::vector<std::int64_t> RunCheckpoints::steps_on_disk() const {
+  std::vector<std::int64_t> steps;
+  comm::agree(world_, [&] {
+    if (world_.rank() != 0) return;
+    for (const auto& own : checkpoint::committed_checkpoints(folder_))
+      steps.push_back(checkpoint::step_of(own));
+  });
+  const std::string_view mine(reinterpret_cast<const char*>(steps.data()),
+                              steps.size() * sizeof(std::int64_t));
+  const auto bytes = world_.broadcast(std::string(mine));
+  steps.resize(bytes.size() / sizeof(std::int64_t));
+  if (!steps.empty()) std::memcpy(steps.data(), bytes.data(), bytes.size());
+  return steps;
 }
 
 std::optional<checkpoint::TrainState> RunCheckpoints::resume_from_memory() {
@@ -195,7 +210,7 @@ void RunCheckpoints::reserve_memory() {
     checkpoint::remove_memory_folder(inputs.run.folder, setup_.topology, world_.rank());
     return;
   }
-  memory_->reserve(saved_state());
+  memory_->reserve(saved_state(), std::ssize(checkpoint::to_text(progress_now())));
   spdlog::info("memory checkpoints every {} steps: {}", inputs.checkpoint.memory.every_steps,
                memory_->describe());
 }
@@ -205,7 +220,7 @@ bool RunCheckpoints::due_in_memory() const {
 }
 
 void RunCheckpoints::save_in_memory() {
-  watchdog_.begin(Activity::saving, trainer_.step(), time_for_first_checkpoint(setup_));
+  watchdog_.begin(Activity::copying, trainer_.step(), time_for_first_checkpoint(setup_));
   const auto start = Clock::now();
   memory_->save(saved_state(), progress_now(), std::max(disk_step_, store_.committed_step()));
   memory_step_ = trainer_.step();
@@ -216,8 +231,16 @@ bool RunCheckpoints::only_in_memory() const {
   return memory_step_ == trainer_.step() && saved_step_ != trainer_.step();
 }
 
+bool RunCheckpoints::owes_save() const {
+  const auto& options = setup_.inputs.checkpoint;
+  const auto step = trainer_.step();
+  const bool due = options.every_minutes > 0 || validation_.is_best(step) ||
+                   (options.every_steps > 0 && step % options.every_steps == 0);
+  return only_in_memory() && due;
+}
+
 void RunCheckpoints::release_memory() {
-  if (memory_ && saved_step_ == trainer_.step()) memory_->remove();
+  if (memory_ && saved_step_ >= memory_step_) memory_->remove();
 }
 
 checkpoint::TrainState RunCheckpoints::progress_now() const {

@@ -59,7 +59,10 @@ class RunCheckpoints {
   void save_in_memory();
   /// Returns true if the trainer's state is in memory checkpoints, but not on disk.
   bool only_in_memory() const;
-  /// Removes memory checkpoints if the trainer's state is on disk: the run has ended. Collective.
+  /// Returns true if the trainer's state is only in memory, and its save on disk was due or may have
+  /// been: a start before this one did not finish it. The same on every rank.
+  bool owes_save() const;
+  /// Removes memory checkpoints unless one is newer than the disk's: the run has ended. Collective.
   void release_memory();
 
   /// Returns the step of the run's newest own checkpoint on disk; -1: none.
@@ -75,7 +78,7 @@ class RunCheckpoints {
   using Clock = std::chrono::steady_clock;
 
   std::optional<checkpoint::TrainState> resume_from_memory();
-  std::int64_t newest_on_disk() const;
+  std::vector<std::int64_t> steps_on_disk() const;
   StartEvent initialize_weights();
   void load_base(const checkpoint::BaseModel& saved);
   void refer_to_base(const std::string& folder, std::uint64_t hash);
