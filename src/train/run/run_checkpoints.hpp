@@ -59,8 +59,8 @@ class RunCheckpoints {
   void save_in_memory();
   /// Returns true if the trainer's state is in memory checkpoints, but not on disk.
   bool only_in_memory() const;
-  /// Returns true if the trainer's state is only in memory, and its save on disk was due or may have
-  /// been: a start before this one did not finish it. The same on every rank.
+  /// Returns true if the trainer's state is only in memory, and its save on disk was due or may
+  /// have been: a start before this one did not finish it. The same on every rank.
   bool owes_save() const;
   /// Removes memory checkpoints unless one is newer than the disk's: the run has ended. Collective.
   void release_memory();
