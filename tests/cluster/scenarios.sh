@@ -638,7 +638,7 @@ resilient() {
 
 # relaunched RUN: it has ended as if nothing had been, and the job was not queued again.
 relaunched() {
-  ended 90 COMPLETED 0
+  ended 180 COMPLETED 0
   [[ $(field Restarts) == 0 ]] || bad "$(field Restarts) restarts, not 0"
   [[ -n $(resumed "$1") ]] || bad "it was not resumed"
 }
