@@ -5,19 +5,28 @@
 //   another  before these passes all ranks make an extra all-reduce; this rank makes a different
 //            collective, none, or two
 //   wrong    a bit flips in the first gradient of a weight matrix that it computes then
+//   lost     its node loses its memory checkpoints, and it dies, when it is to send the partner
+//            copies of memory checkpoint STEP (1: the first)
 // It writes the fault's time (nanoseconds since 1970) to the file LLAMESH_FAULT_AT.
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <span>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <utility>
 
+#include "checkpoint/memory/memory_folder.hpp"
 #include "comm/mesh/device_mesh.hpp"
+#include "comm/transports/messages.hpp"
 #include "core/error.hpp"
+#include "core/process.hpp"
 #include "core/tensor.hpp"
 #include "train/step/trainer.hpp"
 
@@ -39,7 +48,7 @@ Fault asked() {
   std::istringstream words(text == nullptr ? "" : text);
   words >> fault.kind >> fault.rank >> fault.step >> fault.number;
   if (text == nullptr) return fault;
-  const auto kinds = {"flipped", "nan", "another", "wrong"};
+  const auto kinds = {"flipped", "nan", "another", "wrong", "lost"};
   expects(words && std::ranges::find(kinds, fault.kind) != kinds.end(),
           "LLAMESH_FAULT is no fault");
   return fault;
@@ -109,7 +118,7 @@ void call_collective(bool differs, std::uint64_t number) {
 void inject(const Trainer& trainer) {
   static const Fault fault = asked();
   static bool done = false;
-  if (done || trainer.step() + 1 != fault.step) return;
+  if (done || fault.kind == "lost" || trainer.step() + 1 != fault.step) return;
   done = true;
   const bool here = mesh_of_run->rank() == fault.rank;
   if (here) note_time();
@@ -123,6 +132,13 @@ void inject(const Trainer& trainer) {
     flip(trainer, fault.number);
 }
 
+/// Removes the images of the test's second node, and dies as if it had lost its power.
+void lose_node() {
+  checkpoint::remove_memory_folders(checkpoint::memory_folder_prefix("runs/tiny") +
+                                    this_process().host + ".1");
+  std::raise(SIGKILL);
+}
+
 }  // namespace
 
 // Mangled names of the wrapped functions and their wrappers.
@@ -132,6 +148,10 @@ void inject(const Trainer& trainer) {
 #define WEIGHT_GRADIENT                                                                 \
   "_ZN7llamesh3ops3cpu22linear_backward_weightERNS_6device6StreamENS_6TensorES5_S5_NS_" \
   "10AccumulateE"
+#define EXCHANGE_MESSAGES                                                   \
+  "_ZN7llamesh4comm17exchange_messagesERKNS0_12CommunicatorESt4spanIKNS0_"  \
+  "15OutgoingMessageELm18446744073709551615EES4_IKNS0_15IncomingMessageELm" \
+  "18446744073709551615EEPKc"
 
 void real_trainer(Trainer* self, const comm::Communicator& world, const train::Setup& setup,
                   comm::DeviceMesh& mesh) __asm__("__real_" MAKE_TRAINER);
@@ -145,6 +165,14 @@ void real_weight_gradient(device::Stream& stream, Tensor dw, Tensor dy, Tensor x
                           Accumulate accumulate) __asm__("__real_" WEIGHT_GRADIENT);
 void wrapped_weight_gradient(device::Stream& stream, Tensor dw, Tensor dy, Tensor x,
                              Accumulate accumulate) __asm__("__wrap_" WEIGHT_GRADIENT);
+
+void real_exchange(const comm::Communicator& group, std::span<const comm::OutgoingMessage> outgoing,
+                   std::span<const comm::IncomingMessage> incoming,
+                   const char* purpose) __asm__("__real_" EXCHANGE_MESSAGES);
+void wrapped_exchange(const comm::Communicator& group,
+                      std::span<const comm::OutgoingMessage> outgoing,
+                      std::span<const comm::IncomingMessage> incoming,
+                      const char* purpose) __asm__("__wrap_" EXCHANGE_MESSAGES);
 
 void wrapped_trainer(Trainer* self, const comm::Communicator& world, const train::Setup& setup,
                      comm::DeviceMesh& mesh) {
@@ -163,6 +191,17 @@ void wrapped_weight_gradient(device::Stream& stream, Tensor dw, Tensor dy, Tenso
                              Accumulate accumulate) {
   real_weight_gradient(stream, dw, dy, x, accumulate);
   if (std::exchange(next_gradient_is_wrong, false)) flip_bit(*dw.as<float>(), 20);
+}
+
+void wrapped_exchange(const comm::Communicator& group,
+                      std::span<const comm::OutgoingMessage> outgoing,
+                      std::span<const comm::IncomingMessage> incoming, const char* purpose) {
+  static const Fault fault = asked();
+  static std::int64_t copies = 0;
+  const bool is_copy = std::string_view(purpose).starts_with("partner copies");
+  if (fault.kind == "lost" && is_copy && ++copies == fault.step && group.rank() == fault.rank)
+    lose_node();
+  real_exchange(group, outgoing, incoming, purpose);
 }
 
 }  // namespace llamesh

@@ -568,6 +568,20 @@ wrong_gradient() {
   [[ $(wc -l <<<"$undisturbed") == 4 && $(sed -n "$losses" runs/healed/metrics.jsonl) == "$undisturbed" ]] ||
     bad "the losses are not those of an undisturbed run"
 }
+# A node is lost while it sends and receives partner copies. The copies from before are complete: they are used.
+lost_in_partner_copy() {
+  local options=(train.global_batch=8 train.steps=6 sharding.strategy=full_shard mesh.ranks_per_node=2)
+  local losses='s/.*"loss":\([^,]*\),"grad_norm".*/\1/p' undisturbed
+  launch 4 train $tiny run.name=undisturbed "${options[@]}"
+  undisturbed=$(sed -n "$losses" runs/undisturbed/metrics.jsonl)
+  options+=(checkpoint.every_steps=100 checkpoint.memory.every_steps=2)
+  LLAMESH_FAULT="lost 2 2 0" launch 4 train $tiny "${options[@]}"
+  [[ $code != 0 ]] || bad "it has ended with 0"
+  launch 4 train $tiny "${options[@]}"
+  [[ $code == 0 ]] && grep -q "resumed after step 2 from memory" err || bad "it does not continue from step 2"
+  [[ $(wc -l <<<"$undisturbed") == 6 && $(sed -n "$losses" runs/tiny/metrics.jsonl) == "$undisturbed" ]] ||
+    bad "the losses are not those of an undisturbed run"
+}
 # It is asked for another collective, for one more, for one less: within a node and between nodes.
 another_collective() {
   local number
