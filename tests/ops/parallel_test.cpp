@@ -1,6 +1,7 @@
 #include "ops/cpu/parallel.hpp"
 
 #include <gtest/gtest.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <new>

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <exception>
@@ -18,6 +16,9 @@ inline const std::thread::id main_thread = std::this_thread::get_id();
 inline bool may_open_team() {
   return std::this_thread::get_id() == main_thread;
 }
+
+/// Returns the number of threads in a team.
+int max_threads();
 
 /// Calls body(first, last) for consecutive blocks of at most `block` items out of `count`, spread
 /// evenly over threads. Blocks do not depend on the number of threads. The body must not throw.
@@ -42,7 +43,7 @@ void for_each_task(std::int64_t count, const Body& body) {
       error = std::current_exception();
     }
   };
-  if (count <= omp_get_max_threads()) {
+  if (count <= max_threads()) {
 #pragma omp parallel for schedule(static, 1) if (count > 1 && may_open_team())
     for (std::int64_t i = 0; i < count; ++i) run(i);
   } else {
