@@ -118,18 +118,16 @@ TEST(MemoryCheckpointBytes, AreThoseOfTheImagesThatEachHostKeeps) {
 
 TEST(MemoryCheckpointBytes, AreTwoImagesOfEachRankAndItsPartners) {
   const std::int64_t shard_bytes = 1 << 20;
-  const auto image = checkpoint::image_bytes(shard_bytes);
+  const auto both = 2 * checkpoint::image_bytes(shard_bytes);  // of the last two steps
   const auto bytes = [&](const RoomCase& launch, PartnerCopy partner) {
     return memory_checkpoint_bytes(room_setup(launch), 0, shard_bytes, partner);
   };
-  EXPECT_EQ(bytes(room_cases[0], PartnerCopy::automatic), 3 * 2 * image) << "no other node";
-  EXPECT_EQ(bytes(room_cases[1], PartnerCopy::automatic), 2 * 2 * 2 * image);
-  EXPECT_EQ(bytes(room_cases[1], PartnerCopy::off), 2 * 2 * image);
-  EXPECT_EQ(bytes(room_cases[2], PartnerCopy::automatic), (2 + 1) * 2 * image)
-      << "the last node has one rank";
-  EXPECT_EQ(bytes(room_cases[5], PartnerCopy::automatic), 2 * 2 * image)
-      << "each node has all shards";
-  EXPECT_EQ(bytes(room_cases[6], PartnerCopy::automatic), 2 * image) << "the ranks of a node share";
+  EXPECT_EQ(bytes(room_cases[0], PartnerCopy::automatic), 3 * both) << "no other node";
+  EXPECT_EQ(bytes(room_cases[1], PartnerCopy::automatic), 4 * both);
+  EXPECT_EQ(bytes(room_cases[1], PartnerCopy::off), 2 * both);
+  EXPECT_EQ(bytes(room_cases[2], PartnerCopy::automatic), 3 * both) << "the last node has one rank";
+  EXPECT_EQ(bytes(room_cases[5], PartnerCopy::automatic), 2 * both) << "each node has all shards";
+  EXPECT_EQ(bytes(room_cases[6], PartnerCopy::automatic), both) << "the ranks of a node share";
   auto setup = room_setup(room_cases[1]);
   setup.inputs.checkpoint.memory.every_steps = 0;
   EXPECT_EQ(memory_checkpoint_bytes(setup, 0, shard_bytes, PartnerCopy::automatic), 0);

@@ -153,9 +153,10 @@ class HardwareBench {
   /// Returns the seconds for a gather in which every rank's part is already in place.
   double gather_in_place(comm::Collectives& axis) const {
     auto gathered = axis.allocate_gathered(64);
-    const auto whole = gathered.tensor(DType::f32, {16 * axis.size()});
+    constexpr std::int64_t part = 16;
+    const auto whole = gathered.tensor(DType::f32, {part * axis.size()});
     return mean_seconds(
-        [&] { axis.all_gather(whole, whole.slice(axis.rank() * 16, 16), {}).wait(); });
+        [&] { axis.all_gather(whole, whole.slice(axis.rank() * part, part), {}).wait(); });
   }
 
   /// Returns the mean seconds of a call while all ranks call it, over all ranks. Collective.

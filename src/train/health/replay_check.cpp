@@ -98,7 +98,7 @@ std::string ReplayCheck::judge(std::int64_t step, std::span<const std::int64_t> 
   if (found.empty()) return "";
   std::vector<std::string> lines;
   for (const auto& fault : found) lines.push_back(describe(fault));
-  const auto text = fmt::format("in step {}, {}", step, fmt::join(lines, "; "));
+  auto text = fmt::format("in step {}, {}", step, fmt::join(lines, "; "));
   if (on_mismatch == OnMismatch::heal)
     return text + "; the step's forward and backward passes are computed again";
   const auto certain =
