@@ -70,7 +70,7 @@ sbatch() {
 # start RUN [SBATCH-OPTION...]: a job of the template on the seed's mesh.
 start() {
   within 30 controller_answers
-  PATH=$work/late:$PATH SPARES=$spares submit $template "$1" --nodes="$((size + spares))" --ntasks-per-node="$per_node" --cpus-per-task=1 \
+  PATH=$work/late:$PATH LLAMESH_HEALTH=off SPARES=$spares submit $template "$1" --nodes="$((size + spares))" --ntasks-per-node="$per_node" --cpus-per-task=1 \
     --overcommit "${@:2}" -- sharding.strategy="$strategy" "${memory[@]}"
 }
 controller_answers() { scontrol ping 2>/dev/null | grep -q UP; }

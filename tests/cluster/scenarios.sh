@@ -632,7 +632,7 @@ continued_from_memory() {
 
 # resilient RUN NODES SPARES RESIZE [KEY=VALUE...]: a job of that script, past step 25.
 resilient() {
-  SPARES=$3 RESIZE=$4 submit resilient "$1" --nodes="$2" -- "${@:5}"
+  LLAMESH_HEALTH=off SPARES=$3 RESIZE=$4 submit resilient "$1" --nodes="$2" -- "${@:5}"
   trains_past "$1" 25
 }
 
@@ -726,7 +726,7 @@ all_spares_bad() {
   mkdir -p site
   printf '#!/bin/bash\n[[ ! -e clean ]] || rm -rf /dev/shm/llamesh-memory-*\nexec %q "$@"\n' "$work/bin/llamesh" >site/llamesh
   chmod +x site/llamesh
-  PATH=$work/site:$PATH SPARES=1 RESIZE=shrink submit resilient spares-bad --nodes=3 --hold -- checkpoint.memory.every_steps=4
+  PATH=$work/site:$PATH LLAMESH_HEALTH=off SPARES=1 RESIZE=shrink submit resilient spares-bad --nodes=3 --hold -- checkpoint.memory.every_steps=4
   socket=$LLAMESH_CLUSTER/spool/node11/stepd.slurm.pmix.$job
   for step in {0..99}; do mkdir "$socket.$step"; done
   scontrol release "$job"

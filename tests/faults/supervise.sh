@@ -241,6 +241,14 @@ slow_node() {
   grep -q '"reason": "links on node2: slow"' run/bad_nodes.json || bad "bad_nodes.json does not say why"
 }
 
+# Shared nodes are uneven by nature.
+health_off() {
+  given <<<'launch() { echo "${LLAMESH_SPARE_NODES-nothing}" >>spares; finishes; }'
+  LLAMESH_HEALTH=off supervise --spares 1
+  expect 0 "node1,node2" ""
+  [[ $(<spares) == nothing ]] || bad "the launch is told of '$(<spares)' spares"
+}
+
 # srun waits and starts nothing; node1 has the fault. The limit is 5 x LLAMESH_MPI_TIMEOUT.
 never_started() {
   given <<<'try_node() { [[ $1 == node1 ]] || echo launched; }; launch() { (($1 > 1)) && finishes; exec sleep 50; }'

@@ -208,12 +208,12 @@ waits() {
   FAKE_GPU_TELLS_WAITS=1 ran waits 2 --device cuda sharding.strategy=full_shard "train.steps=$1" "train.global_batch=$2"
   sed -n 's/.*the host has waited \([0-9]*\) times.*/\1/p' "$work/waits.log" | sort -n | tail -n 1
 }
-short=$(waits 2 2) long=$(waits 6 2) micro_batches=$(waits 6 12)
-# Complete events need no wait, so the count varies slightly between runs.
-if ((long - short < 8 && micro_batches - long < 8)); then
+short=$(waits 2 2) long=$(waits 22 2) micro_batches=$(waits 22 12)
+# Complete events need no wait, so on a busy machine the count varies by ten or so between runs.
+if ((long - short < 40 && micro_batches - long < 20)); then
   verdict "the host waits once a step, however many micro-batches it has" ok
 else
-  verdict "waits of 2 steps $short, of 6 $long, of 6 with 6 micro-batches $micro_batches" FAILED waits
+  verdict "waits of 2 steps $short, of 22 $long, of 22 with 6 micro-batches $micro_batches" FAILED waits
 fi
 
 # Whichever collective in a step is aborted, its data is not used: the step is not taken, saved or written to metrics.

@@ -172,12 +172,21 @@ class Supervisor {
     return command;
   }
 
+  /// Tells the launch how many spares there are: it then measures its nodes (train::check_health).
+  void announce_spares(const Nodes& nodes) const {
+    const char* health = std::getenv("LLAMESH_HEALTH");
+    if (health != nullptr && std::string_view(health) == "off")
+      unsetenv("LLAMESH_SPARE_NODES");
+    else
+      setenv("LLAMESH_SPARE_NODES", fmt::format("{}", healthy_spares(nodes)).c_str(), 1);
+  }
+
   /// Launches the run, and waits until it has ended.
   LaunchEnd launch(const Nodes& nodes) {
     record_.emplace(folder_);
     guard_.place_on(guard_nodes(nodes));
     setenv("LLAMESH_LAUNCH_TIME", fmt::format("{:.3f}", unix_time()).c_str(), 1);
-    setenv("LLAMESH_SPARE_NODES", fmt::format("{}", healthy_spares(nodes)).c_str(), 1);
+    announce_spares(nodes);
     LaunchWatch watch(folder_, *record_, start_limit(nodes));
     Child srun(command_for(nodes));
     bool told = false;
