@@ -66,16 +66,18 @@ enum class Packed : std::int8_t { no, yes };
 
 /// Decides from shapes and types alone, so that a run's results stay reproducible. The figures are
 /// in docs/performance.md: copying pays from about 700 rows of c on, and in fp32 not for products
-/// of activations, whose left factor is transposed. AMX is left out, because it was not measured.
+/// of activations, whose left factor is transposed. Only AMD CPUs were measured, without AMX.
 Packed packing_of(const Matrix& c, const Matrix& a, const Matrix& b, Ragged ragged) {
   constexpr std::int64_t min_rows = 1024;
   constexpr auto max_bytes = std::int64_t{32} << 20;
   const auto isa = usable_isa();
+  const bool is_measured = __builtin_cpu_is("amd") != 0;
   const bool avx512 = isa == dnnl::cpu_isa::avx512_core || isa == dnnl::cpu_isa::avx512_core_vnni ||
                       isa == dnnl::cpu_isa::avx512_core_bf16;
   const bool gains = c.rows >= min_rows && (a.dtype == DType::bf16 || a.col_stride == 1);
   const bool fits = b.rows * b.cols * size_of(b.dtype) <= max_bytes;
-  return avx512 && ragged == Ragged::none && gains && fits ? Packed::yes : Packed::no;
+  return is_measured && avx512 && ragged == Ragged::none && gains && fits ? Packed::yes
+                                                                          : Packed::no;
 }
 
 dnnl::matmul::primitive_desc describe_matmul(const Matrix& c, const Matrix& a, const Matrix& b,
