@@ -88,7 +88,7 @@ class Supervisor {
 
   /// Returns the exit code.
   int run() {
-    while (true) {
+    for (bool is_first = true;; is_first = false) {
       if (received_stop_signal() != 0) return finish(last_code_);
       const auto nodes = choose_nodes();
       const bool shrinks = arguments_.resize == Resize::shrink && !nodes.empty();
@@ -101,7 +101,8 @@ class Supervisor {
       const auto end = launch(nodes);
       last_code_ = end.code;
       if (const auto code = react(end, nodes)) {
-        clean_up();
+        // A run that is done has removed them on its nodes, but not where an earlier launch was.
+        if (*code != 0 || !is_first) clean_up();
         return *code;
       }
       job_.end_steps();
