@@ -103,6 +103,24 @@ step_of() { sed -n 's/^{"step":\([0-9]*\),.*/\1/p' "$1/metrics.jsonl" 2>/dev/nul
 past() { (($(step_of "$1" || true) + 0 >= $2)) 2>/dev/null; }
 trains_past() { within 20 past "$1" "$2" || bad "$1 has not reached step $2"; }
 
+# held_past RUN STEP RANK: waits until the run is past STEP and stops this rank there; the others wait for it in their next
+# collective. So a fault meets the run, however long a busy machine takes to bring it about. Sets held, the rank's process.
+held_past() {
+  trains_past "$1" 1
+  held=$(rank "$3" "$1")  # takes longest, so before the step
+  kill -STOP "$held"
+  within 20 one_slice_past "$1" "$2" || bad "$1 has not reached step $2"
+  past "$1" $steps && bad "$1 was over before it could be held"
+}
+one_slice_past() {
+  past "$1" "$2" && return
+  kill -CONT "$held"
+  sleep 0.1
+  kill -STOP "$held"
+  past "$1" "$2"
+}
+release() { kill -CONT "$held"; }
+
 # resumed RUN: after which steps it was resumed.
 resumed() { sed -n 's/.*"event":"resume","step":\([0-9]*\).*/\1/p' "$1/metrics.jsonl" | grep -vx 0 | paste -sd, ; }
 
@@ -200,8 +218,8 @@ held_in_save() {
   return 1
 }
 
-# nothing_left: no process of any job is on any node, soon. Ranks end within a minute. Slurm gives up a step that it cannot end after as long
-# (UnkillableStepTimeout), and its own processes may outlive that.
+# nothing_left: no process of any job is on any node, soon. Ranks end within a minute. Slurm gives up a step that it cannot
+# end after as long (UnkillableStepTimeout), and its own processes may outlive that.
 nothing_left() {
   within 60 no_rank_here || bad "ranks are left: $(ranks_here)"
   within 150 no_process || bad "Slurm's processes are left: $(processes_here)"

@@ -240,10 +240,10 @@ goes_on() {
 
 rank_killed_in_step() {
   submit multi-node rank-killed
-  trains_past rank-killed 25
+  held_past rank-killed 25 3
   local node
-  node=$(node_of 3 rank-killed)
-  kill -KILL "$(rank 3 rank-killed)"
+  node=$(node_of_process "$held")
+  kill -KILL "$held"
   ended 15 FAILED 75 137  # of the ranks that noticed, or of SIGKILL
   nothing_left
   verdict_is rank-killed "rank 3 on node$node has sent no heartbeat" 3 "\"node$node\""
@@ -341,8 +341,9 @@ stopped_early() {
 
 signalled() {
   submit multi-node "signal-$1" --no-requeue
-  trains_past "signal-$1" 12
+  held_past "signal-$1" 12 0
   scancel --signal="$1" "$job"
+  release
   stopped_early "signal-$1"
 }
 signal_usr2() { signalled USR2; }
@@ -352,8 +353,9 @@ signal_term() { signalled TERM; }
 # on from there.
 second_term() {
   submit multi-node second-term --no-requeue
-  trains_past second-term 12
+  held_past second-term 12 0
   scancel --signal=TERM "$job"
+  release
   until saving second-term || no_jobs; do :; done
   scancel --signal=TERM "$job"
   within 20 no_jobs || bad "the job has not ended"
@@ -389,8 +391,9 @@ ended_after_restarts() {
 
 requeue_template() {
   submit requeue requeued
-  trains_past requeued 12
+  held_past requeued 12 0
   scancel --signal=USR2 "$job"
+  release
   ended_after_restarts requeued 1
   has_to_log "is queued again"
 }
@@ -401,8 +404,9 @@ site_requeues() {
   echo RequeueExit=75 >>"$SLURM_CONF"
   scontrol reconfigure
   submit multi-node site-requeued
-  trains_past site-requeued 12
+  held_past site-requeued 12 0
   scancel --signal=USR2 "$job"
+  release
   ended_after_restarts site-requeued 1
   sed -i /^RequeueExit/d "$SLURM_CONF"
   scontrol reconfigure
@@ -427,16 +431,18 @@ second_try() {
 # Slurm sends SIGTERM first, at which the run saves.
 scontrol_requeue() {
   submit requeue by-hand
-  trains_past by-hand 25
+  held_past by-hand 25 0
   scontrol requeue "$job"
+  release
   ended_after_restarts by-hand 1
 }
 
 # The same signal, but nobody wants it back.
 cancelled() {
   submit requeue cancelled
-  trains_past cancelled 12
+  held_past cancelled 12 0
   scancel "$job"
+  release
   within 30 no_jobs || bad "the job is $(field JobState)"
   state_is CANCELLED || bad "the job is $(field JobState), not CANCELLED"
   [[ $(field Restarts) == 0 ]] || bad "it was queued again"
@@ -450,8 +456,9 @@ job_chain() {
     submit chain chained --job-name=my-chain
     links+=("$job")
   done
-  trains_past chained 12
+  held_past chained 12 0
   scancel --signal=USR2 "${links[0]}"
+  release
   within 60 no_jobs || bad "the chain has not ended"
   job=${links[0]}; ended 1 FAILED 75
   job=${links[1]}; ended 1 COMPLETED 0
@@ -498,8 +505,9 @@ no_progress() {
 
 slurmctld_stopped() {
   submit multi-node headless
-  trains_past headless 12
+  held_past headless 12 0
   cluster slurmctld stop
+  release
   trains_past headless $((steps - 10))
   cluster slurmctld start
   ended 40 COMPLETED 0
@@ -510,10 +518,11 @@ slurmctld_stopped() {
 # The ranks end with 75 while nobody can queue the job again: the script waits for the controller.
 slurmctld_away_at_the_end() {
   submit requeue away
-  trains_past away 12
+  held_past away 12 0
   cluster slurmctld stop
   # shellcheck disable=SC2046  # several process ids
   kill -USR2 $(ranks away)
+  release
   within 30 no_ranks away || bad "the ranks have not ended"
   cluster slurmctld start
   ended 60 COMPLETED 0
@@ -524,9 +533,10 @@ slurmctld_away_at_the_end() {
 slurmd_killed() {
   local node
   submit multi-node no-slurmd
-  trains_past no-slurmd 12
-  node=$(node_of 2 no-slurmd)
+  held_past no-slurmd 12 2
+  node=$(node_of_process "$held")
   cluster slurmd "$node" kill
+  release
   trains_past no-slurmd 30
   cluster slurmd "$node" start
   ended 40 COMPLETED 0
@@ -537,8 +547,8 @@ slurmd_killed() {
 node_killed() {
   local node
   submit requeue node-killed
-  trains_past node-killed 25
-  node=$(node_of 0 node-killed)  # the batch shell's, too
+  held_past node-killed 25 0
+  node=$(node_of_process "$held")  # the batch shell's, too
   cluster node "$node" off
   within 60 restarts_are 1 || bad "it was not queued again"
   ended_after_restarts node-killed 1
@@ -550,9 +560,9 @@ node_killed() {
 node_range() {
   local node nodes="6 7 8"
   submit requeue node-range --nodes=2-3
-  trains_past node-range 25
+  held_past node-range 25 5
   [[ $(field NumNodes) == 3 ]] || bad "it runs on $(field NumNodes) nodes, not 3"
-  node=$(node_of 5 node-range)
+  node=$(node_of_process "$held")
   cluster node "$node" off
   within 60 state_is PENDING || bad "it is not queued again"
   within 20 scontrol update JobId="$job" NumNodes=2-2 NumTasks=4 || bad "scontrol update refuses"
@@ -602,11 +612,12 @@ stale_step() {
 # Its PMIx socket stays behind and is in the way of the step of that number when the job is started
 # again on that node.
 slurmstepd_killed() {
-  local node process
+  local stepds
   submit requeue stepd-killed
-  trains_past stepd-killed 25
-  node=$(node_of 2 stepd-killed)
-  for process in $(slurmstepds "$node" 0); do kill -KILL "$process"; done
+  held_past stepd-killed 25 2
+  mapfile -t stepds < <(slurmstepds "$(node_of_process "$held")" 0)
+  release  # before: a stopped process whose session leader dies gets SIGHUP, and the run would save
+  kill -KILL "${stepds[@]}"
   ended_after_restarts stepd-killed 1
   has_to_log "has not started .* it is tried once more"
 }
@@ -630,10 +641,10 @@ continued_from_memory() {
   (($(lost_steps "$1") <= $2)) || bad "$(lost_steps "$1") steps are lost, more than $2"
 }
 
-# resilient RUN NODES SPARES RESIZE [KEY=VALUE...]: a job of that script, past step 25.
+# resilient RANK RUN NODES SPARES RESIZE [KEY=VALUE...]: a job of that script, held by this rank past step 25.
 resilient() {
-  LLAMESH_HEALTH=off SPARES=$3 RESIZE=$4 submit resilient "$1" --nodes="$2" -- "${@:5}"
-  trains_past "$1" 25
+  LLAMESH_HEALTH=off SPARES=$4 RESIZE=$5 submit resilient "$2" --nodes="$3" -- "${@:6}"
+  held_past "$2" 25 "$1"
 }
 
 # relaunched RUN: it has ended as if nothing had been, and the job was not queued again.
@@ -660,10 +671,9 @@ seconds_to_step() {
 # spare_after RUN STRATEGY FAULT LOST: a fault to the second node's first rank; the spare takes its place, and LOST steps
 # at most are lost.
 spare_after() {
-  local victim node took failed_after run=$1
-  resilient "$run" 3 1 shrink sharding.strategy="$2" "${in_memory[@]}"
-  victim=$(rank 2 "$run")
-  node=$(node_of_process "$victim")
+  local node took failed_after run=$1
+  resilient 2 "$run" 3 1 shrink sharding.strategy="$2" "${in_memory[@]}"
+  node=$(node_of_process "$held")
   fails "$run" "$3"
   relaunched "$run"
   continued_from_memory "$run" "$4"
@@ -691,13 +701,13 @@ spare_after_rank_stopped() {
   same_weights spare-for-rank full_shard
   nothing_in_memory
 }
-rank_off() { kill -STOP "$victim"; }
+rank_off() { :; }  # it has been stopped
 
 # The node that is left has all shards.
 shrunk_after_node_killed() {
   local node failed_after
-  resilient shrunk 2 0 shrink "${in_memory[@]}"
-  node=$(node_of 2 shrunk)
+  resilient 2 shrunk 2 0 shrink "${in_memory[@]}"
+  node=$(node_of_process "$held")
   fails shrunk node_off
   relaunched shrunk
   cluster node "$node" on
@@ -710,8 +720,8 @@ shrunk_after_node_killed() {
 # The job gives the node that is left back, without anything in its memory.
 requeued_after_node_killed() {
   local node
-  resilient requeued-small 2 0 requeue checkpoint.memory.every_steps=4
-  node=$(node_of 2 requeued-small)
+  resilient 2 requeued-small 2 0 requeue checkpoint.memory.every_steps=4
+  node=$(node_of_process "$held")
   cluster node "$node" off
   within 60 restarts_are 1 || bad "it was not queued again"
   cluster node "$node" on
@@ -730,8 +740,8 @@ all_spares_bad() {
   socket=$LLAMESH_CLUSTER/spool/node11/stepd.slurm.pmix.$job
   for step in {0..99}; do mkdir "$socket.$step"; done
   scontrol release "$job"
-  trains_past spares-bad 25
-  node=$(node_of 2 spares-bad)
+  held_past spares-bad 25 2
+  node=$(node_of_process "$held")
   touch clean
   cluster node "$node" off
   relaunched spares-bad
@@ -747,11 +757,10 @@ all_spares_bad() {
 
 # A rank of the second launch is killed as soon as it is there.
 killed_again_at_once() {
-  local victim node failed_after
-  resilient killed-again 3 1 shrink "${in_memory[@]}"
-  victim=$(rank 2 killed-again)
-  node=$(node_of_process "$victim")
-  fails killed-again kill -KILL "$victim"
+  local node failed_after
+  resilient 2 killed-again 3 1 shrink "${in_memory[@]}"
+  node=$(node_of_process "$held")
+  fails killed-again kill -KILL "$held"
   within 30 logged "node$node is left out" || bad "the first failure has not come"
   within 30 rank_is_there 1 killed-again || bad "it is not launched again"
   kill -KILL "$(rank 1 killed-again)"
@@ -785,8 +794,8 @@ slow_node_left_out() {
 # again.
 batch_node_killed() {
   local node
-  resilient batch-killed 3 1 shrink checkpoint.memory.every_steps=4
-  node=$(node_of 0 batch-killed)
+  resilient 0 batch-killed 3 1 shrink checkpoint.memory.every_steps=4
+  node=$(node_of_process "$held")
   cluster node "$node" off
   within 60 restarts_are 1 || bad "it was not queued again"
   cluster node "$node" on
@@ -796,8 +805,9 @@ batch_node_killed() {
 
 # The script's process alone is told to stop: so are the ranks, and the job is queued again.
 relaunch_told() {
-  resilient relaunch-told 3 1 shrink checkpoint.memory.every_steps=4
+  resilient 0 relaunch-told 3 1 shrink checkpoint.memory.every_steps=4
   scancel --batch --signal=USR2 "$job"
+  release
   within 30 restarts_are 1 || bad "it was not queued again"
   nothing_in_memory
   ended_after_restarts relaunch-told 1
@@ -813,10 +823,11 @@ ends_by_itself() {
 
 link_cut() {
   submit multi-node link-cut --no-requeue
-  trains_past link-cut 12
+  held_past link-cut 12 2
   local node first
-  node=$(node_of 2 link-cut)
+  node=$(node_of_process "$held")
   cluster link "$node" down
+  release
   (ends_by_itself link-cut)
   local ended=$?
   cluster link "$node" up
@@ -936,10 +947,9 @@ node_cut_of_two() {
 
 rank_stopped() {
   submit multi-node rank-stopped --no-requeue
-  trains_past rank-stopped 12
+  held_past rank-stopped 12 2
   local stopped
-  stopped=$(node_of 2 rank-stopped)
-  kill -STOP "$(rank 2 rank-stopped)"
+  stopped=$(node_of_process "$held")
   ends_by_itself rank-stopped
   within 20 no_jobs || bad "the job has not ended"
   ended 1 FAILED 70 75

@@ -4,7 +4,7 @@
 #   FOLDER/run.sh N FOLDER/bin/llamesh ...    tests/gpu/run.sh --programs FOLDER ...    tests/gpu/visit.sh (likewise)
 # On this machine:
 #   tests/gpu/bundle.sh [--llamesh PROGRAM --tests FOLDER] FOLDER [CUDA-LIBRARY-FOLDER:...]
-#     --llamesh, --tests   pack these rather than build (tests/gpu/rehearsal.sh); --tests holds gpu_ops_*
+#     --llamesh, --tests   pack these rather than build (tests/gpu/rehearsal.sh); --tests holds gpu_ops
 # Needs patchelf, which scripts/setup.sh --ci installs. cuDNN's headers come from CUDNN_FRONTEND_HOME, or from
 # build/cudnn_frontend, where scripts/setup.sh --ci puts them. The second argument is the path to cuBLASLt, NCCL and cuDNN
 # on the other machine; LD_LIBRARY_PATH can set it there as well.
@@ -26,7 +26,7 @@ if [[ -z $llamesh ]]; then
   export CUDNN_FRONTEND_HOME=${CUDNN_FRONTEND_HOME:-$root/build/cudnn_frontend}
   # Targets any recent x86-64 CPU rather than this one.
   cmake --preset cuda -S "$root" -B "$root/build/bundle" -DLLAMESH_ARCH=x86-64-v3 >/dev/null
-  ninja -C "$root/build/bundle" llamesh gpu_ops_{attention,elementwise,layers,norms,tokens}
+  ninja -C "$root/build/bundle" llamesh gpu_ops
   llamesh=$root/build/bundle/src/llamesh tests=$root/build/bundle/tests
 fi
 rm -rf "$out"
@@ -38,7 +38,7 @@ mpi=$(pkg-config --variable=libdir ompi)
 pmix=$(dirname "$(readlink -f "$(ldconfig -p | awk '/libpmix\.so\.2 /{print $NF; exit}')")")
 [[ -d $pmix/pmix ]] || pmix=/usr/lib/x86_64-linux-gnu/pmix2/lib
 cp "$llamesh" "$out/bin/llamesh"
-cp "$tests"/gpu_ops_* "$out/bin"
+cp "$tests/gpu_ops" "$out/bin"
 cp -L "$(command -v mpirun)" "$out/bin/mpirun"
 cp -L "$(command -v orted)" "$out/bin/orted"
 cp -L "$mpi"/openmpi3/mca_*.so "$out/lib/openmpi3"

@@ -3,7 +3,7 @@
 # bundle and the sources: no MPI, HDF5, compiler or Python. Shows that the bundle is complete, and that every step of every
 # part runs, ends and leaves its results. The fake GPU computes nothing (FAKE_GPU_IDLE), so losses mean nothing here.
 # Needs root, for chroot; exits with 77 without.
-#   tests/gpu/rehearsal.sh PROGRAM FOLDER     where PROGRAM is llamesh_fake_cuda and FOLDER has gpu_ops_*
+#   tests/gpu/rehearsal.sh PROGRAM FOLDER     where PROGRAM is llamesh_fake_cuda and FOLDER has gpu_ops
 set -uo pipefail
 program=$(readlink -f "$1") tests=$(readlink -f "$2")
 cd "$(dirname "$0")/../.." || exit 1
@@ -56,7 +56,7 @@ visit() {
   unshare -m bash -c '
     mount --rbind /proc "$1/proc" && mount --rbind /dev "$1/dev" || exit 1
     exec chroot "$@"' unshare "$root" /usr/bin/env -i PATH=/usr/bin:/bin HOME=/tmp \
-    FAKE_GPU_IDLE=1 FAKE_GPU_MIB="$1" LLAMESH_VISIT_PATIENCE=8 /usr/bin/bash -c 'cd /visit && exec tests/gpu/visit.sh "$@"' bash \
+    FAKE_GPU_IDLE=1 FAKE_GPU_MIB="$1" LLAMESH_VISIT_PATIENCE=20 /usr/bin/bash -c 'cd /visit && exec tests/gpu/visit.sh "$@"' bash \
     --programs bundle --python /usr/bin/python3 "${@:2}" >"$work/visit.log" 2>&1
 }
 summary=$root/tmp/out/summary.md

@@ -4,7 +4,7 @@
 # with several NCCL ranks on one GPU against one rank, and a checkpoint from the GPU to the CPU. Exits with 0 only if
 # everything passed.
 #   tests/gpu/run.sh [--programs FOLDER] [--launch COMMAND] [--python PROGRAM] [PART...]
-#     --programs  folder with llamesh and gpu_ops_*, made by tests/gpu/bundle.sh, for a machine without a
+#     --programs  folder with llamesh and gpu_ops, made by tests/gpu/bundle.sh, for a machine without a
 #                 compiler, MPI and HDF5. Default: builds the preset cuda.
 #     --launch    starts ranks: COMMAND N PROGRAM [ARGUMENTS] (default: the bundle's own, or tests/mpirun.sh)
 #     --python    its NVIDIA packages may hold cuBLASLt, NCCL and cuDNN (python3)
@@ -23,7 +23,7 @@ while (($#)); do
 done
 ((${#parts[@]})) || parts=(kernels training attention ranks sanitizers)
 if [[ -z $programs ]]; then
-  "$root/scripts/build.sh" cuda llamesh gpu_ops_{attention,elementwise,layers,norms,tokens} || exit 1
+  "$root/scripts/build.sh" cuda llamesh gpu_ops || exit 1
   programs=$root/build/cuda
   llamesh=$programs/src/llamesh tests=$programs/tests
 else
@@ -64,7 +64,7 @@ tested() {
     row "$name" FAILED "exit $status $detail" "$log"
   fi
 }
-planning=120  # seconds that cuDNN may take to plan a program's shapes
+planning=60  # seconds that cuDNN may take to plan a program's shapes
 # train RUN RANKS DEVICE OVERRIDE...: trains into $work/RUN and stores the exit status next to it
 train() {
   local run=$1 ranks=$2 device=$3 status=0
@@ -101,8 +101,8 @@ wide_runs() {
 }
 
 run_kernels() {
-  for name in elementwise layers norms tokens attention; do
-    tested "kernels: $name" "$name" $((40 + planning)) "$tests/gpu_ops_$name"
+  for name in elementwise layers norms tokens experts attention; do
+    tested "kernels: $name" "$name" $((40 + planning)) "$tests/gpu_ops" "gpu/ops_${name}_test.cpp"
   done
 }
 
@@ -152,7 +152,7 @@ run_attention() {
   wide_runs cpu bf16 cpu-bf16
   for attention in $attentions; do
     export LLAMESH_ATTENTION=$attention
-    tested "attention by $attention" "attention-${attention/\//-}" $((40 + planning)) "$tests/gpu_ops_attention"
+    tested "attention by $attention" "attention-${attention/\//-}" $((40 + planning)) "$tests/gpu_ops" gpu/ops_attention_test.cpp
     wide_runs cuda bf16 "training-${attention/\//-}"
     close "training with attention by $attention beside CPU" "training-${attention/\//-}" cpu-bf16 2e-2
   done
@@ -189,10 +189,10 @@ run_sanitizers() {
     row "compute-sanitizer" skipped "not found"
     return
   fi
-  for case in builtin/attention mma/attention builtin/layers builtin/norms builtin/tokens builtin/elementwise; do
+  for case in builtin/attention mma/attention builtin/layers builtin/norms builtin/tokens builtin/experts builtin/elementwise; do
     for tool in racecheck memcheck; do
       tested "$tool: ${case#*/} (${case%/*})" "$tool-${case/\//-}" 110 env LLAMESH_ATTENTION="${case%/*}" \
-        compute-sanitizer --tool $tool --error-exitcode 9 "$tests/gpu_ops_${case#*/}"
+        compute-sanitizer --tool $tool --error-exitcode 9 "$tests/gpu_ops" "gpu/ops_${case#*/}_test.cpp"
     done
   done
 }

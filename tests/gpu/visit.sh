@@ -79,18 +79,18 @@ has_cudnn=$("$llamesh" --version 2>/dev/null | grep -q '^CUDA: .*attention by cu
 # The most that a part may take is the sum of its limits.
 run_part() {
   case $part in
-    kernels) run 240 kernels; run 210 attention ;;
+    kernels) run 120 kernels; run 150 attention ;;
     benches)
-      bench 150 gemm
-      bench 75 ops
-      for attention in $has_cudnn builtin; do bench 60 ops env LLAMESH_ATTENTION="$attention"; done
+      bench 60 gemm
+      bench 45 ops
+      for attention in $has_cudnn builtin; do bench 45 ops env LLAMESH_ATTENTION="$attention"; done
       bench 40 decode ;;
-    steps1b) steps 220 1b/4096 ;;
-    steps8b) if holds_8b; then steps 230 8b/4096; fi ;;
-    training) run 400 training ;;
-    ranks) run 400 ranks ;;
-    steps8192) if holds_8b; then steps 230 8b/8192; else steps 220 1b/8192; fi ;;
-    sanitizers) run 450 sanitizers ;;
+    steps1b) steps 110 1b/4096 ;;
+    steps8b) if holds_8b; then steps 150 8b/4096; fi ;;
+    training) run 150 training ;;
+    ranks) run 240 ranks ;;
+    steps8192) if holds_8b; then steps 150 8b/8192; else steps 110 1b/8192; fi ;;
+    sanitizers) run 400 sanitizers ;;
   esac
 }
 

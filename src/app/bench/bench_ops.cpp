@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <vector>
 
 #include "app/bench/bench.hpp"
 #include "app/bench/bench_timing.hpp"
@@ -252,8 +254,21 @@ void attention(const ops::AttentionShape& s, DType dtype, double peak) {
   const auto window = s.window > 0 ? fmt::format(", {}", s.window) : "";
   print(fmt::format("attention, {}{}", s.sequence, window).c_str(), 2.0 * product / forward);
   print("  backward", 5.0 * product / backward);
-  fmt::print("  in {:.2f} and {:.2f} ms by {}\n", 1e3 * forward, 1e3 * backward,
-             ops::attention_name(stream, call));
+  fmt::print("  {} x {}, heads of {}: {:.2f} and {:.2f} ms by {}\n", s.batch, s.sequence,
+             s.head_dim, 1e3 * forward, 1e3 * backward, ops::attention_name(stream, call));
+}
+
+/// Returns the shapes to measure: a micro-batch, all its tokens in one row, without and with a
+/// window, and on a GPU also Llama 3.2 1B's. There fp32 is untiled and slow: one short row.
+std::vector<ops::AttentionShape> attention_shapes(const Shapes& s, DType dtype, bool on_gpu) {
+  const auto [heads, kv_heads, head_dim] =
+      std::array{s.attention.heads, s.attention.kv_heads, s.attention.head_dim};
+  if (on_gpu && dtype == DType::f32) return {{1, s.T / 2, heads, kv_heads, head_dim}};
+  std::vector<ops::AttentionShape> shapes{s.attention,
+                                          {1, s.M, heads, kv_heads, head_dim},
+                                          {1, s.M, heads, kv_heads, head_dim, /*window=*/256}};
+  if (on_gpu) shapes.push_back({8, 4096, 32, 8, 64});
+  return shapes;
 }
 
 }  // namespace
@@ -285,13 +300,7 @@ int bench_ops(const std::string& device) {
         s.attention.head_dim, s.attention.sequence);
     fmt::print("{:<22}{:>6}{:>12}{:>13}\n", "kernel", "type", "GFLOP/s", "of that");
     grouped_products(s, dtype, most);
-    attention(s.attention, dtype, most);
-    // All tokens in one row.
-    ops::AttentionShape whole{1, s.M, s.attention.heads, s.attention.kv_heads,
-                              s.attention.head_dim};
-    attention(whole, dtype, most);
-    whole.window = 256;
-    attention(whole, dtype, most);
+    for (const auto& shape : attention_shapes(s, dtype, on_gpu)) attention(shape, dtype, most);
   }
   return 0;
 }

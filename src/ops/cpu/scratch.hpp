@@ -7,7 +7,8 @@
 
 namespace llamesh::ops::cpu {
 
-/// Scratch memory for a running kernel. It grows to the largest request and is then kept, so a
+/// Host memory for a running kernel, also in a process whose device is a GPU (an offloaded
+/// optimizer step, a kernel's test). It grows to the largest request and is then kept, so a
 /// training step allocates nothing after the first one. Declare it `thread_local static` in the
 /// kernel.
 class Scratch {
@@ -17,7 +18,8 @@ class Scratch {
     if (buffer_.bytes() < bytes) {
       buffer_ = {};  // free first: the old and new buffer must not coexist
       const device::ScopedMemoryTag use(device::MemoryUse::scratch);
-      buffer_ = device::Buffer(bytes);
+      const bool is_host = device::host_accessible(device::MemoryKind::device);
+      buffer_ = is_host ? device::Buffer(bytes) : device::Buffer::on_host(bytes);
     }
     return buffer_.data();
   }
