@@ -383,7 +383,7 @@ halt_file() {
 
 # ended_after_restarts RUN N: the job has run N times more, and ended as if nothing had been.
 ended_after_restarts() {
-  ended 90 COMPLETED 0
+  ended 180 COMPLETED 0
   [[ $(field Restarts) == "$2" ]] || bad "$(field Restarts) restarts, not $2"
   same_weights "$1"
   tell "queued again, resumed after step $(resumed "$1"), same weights"
