@@ -1,39 +1,37 @@
 #!/usr/bin/env bash
-# campaign.sh LLAMESH [--seeds N] [--first S] [--seconds LIMIT] [--relaunch]
+# campaign.sh LLAMESH [--seeds N] [--first S] [--seconds LIMIT] [--steps N] [--at-once N] [--relaunch]
 # N runs (20) on a real Slurm, each hit by one fault. A seed draws the mesh, the fault, whom it hits
 # and when, from the start of the program to the end of the run. Whatever it was, the run has to end
 # with the weights of the run on that mesh that nothing disturbed: by itself, or submitted again
 # where the exit code asks for that (75, 137, or 1 of a launch that failed twice), and nothing that
 # was committed may be lost. A line for each seed (of those from S on, 1), what is not clean with
 # its logs, and a table of the faults. failure.json has to name the rank or the host that was hit,
-# of a cut pair both hosts. After LIMIT seconds no seed is started any more. Ends with 1 when a run
-# was lost or hung, or ended with other weights or another code, and with 77 where no cluster can be
-# made. With --relaunch the jobs have a spare node each, which takes the place of a bad one within the
-# job (slurm/resilient.sbatch), and half of the seeds have memory checkpoints.
+# of a cut pair both hosts. After LIMIT seconds no seed is started any more. A run has 100 steps, and
+# 3 runs go at once, or what the options say. Ends with 1 when a run was lost or hung, or ended with
+# other weights or another code, and with 77 where no cluster can be made. With --relaunch the jobs
+# have a spare node each, which takes the place of a bad one within the job (slurm/resilient.sbatch),
+# and half of the seeds have memory checkpoints.
 # shellcheck disable=SC2016,SC2034,SC2154,SC1091  # jobs.sh uses and makes them
 set -uo pipefail
 source "$(dirname "$0")/jobs.sh"
-groups=3  # of 4 nodes each, and a spare with --relaunch; their runs go side by side
-spares=0 template=requeue
-if [[ " $* " == *" --relaunch "* ]]; then spares=1 template=resilient; fi
-group_size=$((4 + spares))
-on_cluster $((group_size * groups)) "$0" "$@"
 
-seeds=20 first=1 seconds=1000000
-shift
-while [[ $# -gt 0 ]]; do
-  case $1 in
-    --relaunch) shift; continue ;;
-    --seeds | --first | --seconds) declare "${1#--}=$2" ;;
-    *) break ;;
+seeds=20 first=1 seconds=1000000 steps=100 at_once=3 spares=0 template=requeue
+options=("${@:2}")
+while ((${#options[@]})); do
+  case ${options[0]} in
+    --relaunch) spares=1 template=resilient options=("${options[@]:1}") ;;
+    --seeds | --first | --seconds | --steps | --at-once)
+      name=${options[0]#--}
+      declare "${name/-/_}=${options[1]}"
+      options=("${options[@]:2}") ;;
+    *) sed -n '2s/^# //p' "$0"; exit 2 ;;
   esac
-  shift 2
 done
-[[ $# == 0 ]] || { sed -n '2s/^# //p' "$0"; exit 2; }
+group_size=$((4 + spares))  # nodes of a run, and its spare
+on_cluster $((group_size * at_once)) "$0" "$@"
 
-steps=100
 same_run=(train.steps="$steps" train.global_batch=24 checkpoint.every_steps=5 log.every_steps=5)
-limit=180                      # seconds from the fault to the end of the run
+limit=$((160 + steps / 5))     # seconds from the fault to the end of the run
 export LLAMESH_MPI_TIMEOUT=30  # of MPI_Init, for a fault that comes then; 60 s by default
 meshes=(
   "2 1 full_shard" "2 2 hybrid_shard" "3 1 shard_grad_op" "3 2 hybrid_shard_zero2" "4 1 no_shard" "4 2 full_shard"
@@ -86,7 +84,7 @@ reference() {
     start "$unbroken"
     within 30 runs_here "$unbroken" || bad "the unbroken run of mesh $mesh does not start"
     begin=$(now)
-    within 120 no_ranks "$unbroken"
+    within "$limit" no_ranks "$unbroken"
     begin=$(($(now) - begin))
     ended 120 COMPLETED 0  # another seed may have stopped slurmctld
     echo "$begin" >"$unbroken.ms"
@@ -180,11 +178,13 @@ lasts() {
   esac
 }
 
-# srun_waits_for_nothing: the run is done or stopped and no rank lives, but srun has not heard of it:
+# slurm_alone_waits: the run is done or stopped and no rank lives. Either srun has not heard of it:
 # slurmstepd gives up after five tries (half a minute here) to tell srun over a cut link that a task
-# has ended. So does a job of two tasks `sleep`.
-srun_waits_for_nothing() {
-  [[ $(state_of "$run" state) =~ ^(done|stopped)$ ]] && no_ranks "$run" && logged "srun: First task exited 60s ago"
+# has ended. So does a job of two tasks `sleep`. Or the job is queued again, and Slurm has not started
+# it, nor ended its first start on a node that was cut off.
+slurm_alone_waits() {
+  [[ $(state_of "$run" state) =~ ^(done|stopped)$ ]] && no_ranks "$run" || return
+  logged "srun: First task exited 60s ago" || state_is PENDING
 }
 
 # shellcheck disable=SC2086  # several process ids
@@ -224,12 +224,14 @@ follow() {
       mend
     fi
     if (($(now) - struck > 1000 * limit)); then
-      if ! srun_waits_for_nothing; then
+      sinfo -N -l
+      squeue -t all -o '%i %j %T %r %N %M'
+      if ! slurm_alone_waits; then
         outcome=HUNG
       elif [[ $(state_of "$run" state) == "done" ]]; then
-        outcome=ended codes+=" srun waits"
+        outcome=ended codes+=" Slurm waits"
       else  # as its user would; the job is submitted again
-        codes+=" srun waits"
+        codes+=" Slurm waits"
         scancel "$job"
         within 60 has_ended
         struck=$(now)
@@ -259,8 +261,8 @@ kept() {
   for checkpoint in "$1"/checkpoints/step_????????; do llamesh verify "$checkpoint" || return; done
 }
 
-# mesh_of RUN: of its newest start.
-mesh_of() { grep -o ' mesh [a-z]*=[0-9a-z= ]*' "$1/log.txt" | tail -n 1; }
+# mesh_of RUN: of its newest start. A line that says on which mesh a checkpoint was saved does not count.
+mesh_of() { grep -o ' parameters in .* mesh [a-z]*=[0-9a-z= ]*' "$1/log.txt" | tail -n 1 | sed 's/.* mesh //'; }
 
 # A job that Slurm starts again while a node is still cut off may launch on the others alone: on
 # another mesh, where sums have another order.
@@ -305,7 +307,7 @@ try_seed() {
   moment=$(draw time 1000)
   delay=$(($(cat "$unbroken.ms") * moment / 1000))
   if [[ $fault == walltime ]]; then
-    export LATE=$(((58000 - delay) / 1000))
+    export LATE=$((delay < 58000 ? (58000 - delay) / 1000 : 0))
     options=(--time=2 --signal=CONT@1)
   fi
   start "$run" "${options[@]}"
@@ -338,7 +340,7 @@ print_result() {
 work_on() {
   local group=$1 node=$((group_size * ($1 - 1) + 1)) nodes seed scenario log
   nodes=$(seq -s' ' "$node" $((node + group_size - 1)))
-  for ((seed = first + group - 1; seed < first + seeds && SECONDS < seconds; seed += groups)); do
+  for ((seed = first + group - 1; seed < first + seeds && SECONDS < seconds; seed += at_once)); do
     scenario=seed-$seed
     exec 7>slurmd-timeout.lock
     if ! (try_seed) >"$scenario.out" 2>&1; then
@@ -361,7 +363,7 @@ work_on() {
   done
 }
 
-for ((group = 1; group <= groups; ++group)); do work_on "$group" & done
+for ((group = 1; group <= at_once; ++group)); do work_on "$group" & done
 wait
 awk '$1 != "share" { part[$1] += $2; all += $2 }
   END { printf "\ngoodput %.0f %% of %.0f s", all ? 100 * part["productive"] / all : 0, all

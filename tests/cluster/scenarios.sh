@@ -711,7 +711,7 @@ shrunk_after_node_killed() {
   fails shrunk node_off
   relaunched shrunk
   cluster node "$node" on
-  has_to_log "continues on 1 nodes instead of 2"
+  has_to_log "continues on 1 of 2 nodes"
   continued_from_memory shrunk 5
   llamesh verify "$(last_of shrunk)" || bad "its last checkpoint is not good"
   tell "on 1 node instead of 2: from memory after step $(resumed shrunk), $(lost_steps shrunk) steps lost"
@@ -749,7 +749,7 @@ all_spares_bad() {
   rmdir "$socket".*
   cluster node "$node" on
   has_to_log "node11 is left out: no program can be launched on it"
-  has_to_log "continues on 1 nodes instead of 2"
+  has_to_log "continues on 1 of 2 nodes"
   llamesh verify "$(last_of spares-bad)" || bad "its last checkpoint is not good"
   (($(resumed spares-bad) % 10 == 0)) || bad "it was resumed after step $(resumed spares-bad), which is not on disk"
   tell "on 1 node instead of 2: resumed from disk after step $(resumed spares-bad)"

@@ -92,6 +92,28 @@ spare_takes_over() {
     bad "bad_nodes.json does not name node2"
 }
 
+# Slurm gets no answer from the spare for three seconds.
+waits_for_a_busy_spare() {
+  given <<<'launch() {
+    (($1 > 1)) && finishes
+    echo "node3 allocated*" >node_states
+    (sleep 3; echo >node_states) &>/dev/null &
+    ends stopped 75 12 "rank 2 on node2 is silent" node2
+  }'
+  supervise --spares 1
+  expect 0 "node1,node2 node1,node3" ""
+  logs "waiting up to 15 s for node3"
+}
+
+# It never answers, and node2 cannot launch any more.
+gives_up_a_silent_spare() {
+  given <<<'try_node() { [[ $1 == node2 ]] || echo launched; }
+    launch() { (($1 > 1)) && finishes; echo "node3 idle*" >node_states; ends stopped 75 12 "rank 2 on node2 is silent" node2; }'
+  supervise --spares 1
+  expect 0 "node1,node2 node1" ""
+  logs "continues on 1 of 2 nodes"
+}
+
 # node3 failed once, node2 twice: node1 is left.
 twice_bad_stays_out() {
   given <<<'launch() { case $1 in
@@ -114,7 +136,7 @@ shrinks() {
     esac; }'
   supervise
   expect 0 "node1,node2,node3 node1,node2 node1" ""
-  logs "continues on 2 nodes instead of 3"
+  logs "continues on 2 of 3 nodes"
 }
 
 requeues_without_spares() {

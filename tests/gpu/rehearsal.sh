@@ -60,7 +60,7 @@ visit() {
     --programs bundle --python /usr/bin/python3 "${@:2}" >"$work/visit.log" 2>&1
 }
 summary=$root/tmp/out/summary.md
-parts="kernels benches steps1b steps8b training ranks steps8192 sanitizers"
+parts="kernels benches steps1b steps8b training ranks profile steps8192 sanitizers"
 
 # No time: nothing runs, and the call says where the next one goes on.
 visit 143771 --out /tmp/none --seconds 60
@@ -86,7 +86,7 @@ done
 if grep -E '^Exit (124|126|127|137)' "$summary"; then fail "a step was stopped or not found"; fi
 
 # The rest of a visit, on a GPU that does not hold 8B.
-printf '%s\n' kernels benches steps1b training ranks sanitizers >"$root/tmp/before"
+printf '%s\n' kernels benches steps1b training ranks profile sanitizers >"$root/tmp/before"
 visit 81559 --out /tmp/small --seconds 100000 --done /tmp/before
 [[ $(grep -c '^### ' "$root/tmp/small/summary.md") == 2 ]] || fail "parts that were done before ran again"
 grep -q '8B is left out: it needs a GPU with 130 GiB' "$root/tmp/small/summary.md" || fail "nothing says that 8B is left out"

@@ -8,10 +8,10 @@
 #     --done      parts that earlier calls have done, one per line: skipped
 #     --seconds   deadline of this call (540)
 #     --python    has torch and yaml (python3)
-#     PART        kernels benches steps1b steps8b training ranks steps8192 sanitizers (default: all)
+#     PART        kernels benches steps1b steps8b training ranks profile steps8192 sanitizers (default: all)
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
-all=(kernels benches steps1b steps8b training ranks steps8192 sanitizers)
+all=(kernels benches steps1b steps8b training ranks profile steps8192 sanitizers)
 programs='' out='' earlier='' deadline=540 python=python3 parts=()
 while (($#)); do
   case $1 in
@@ -89,6 +89,9 @@ run_part() {
     steps8b) if holds_8b; then steps 150 8b/4096; fi ;;
     training) run 150 training ;;
     ranks) run 240 ranks ;;
+    profile)
+      step 60 tests/bench/gpu_kernels.sh --programs "$programs" llama3.2-1b 8 none
+      step 60 tests/bench/gpu_kernels.sh --programs "$programs" llama3-8b 2 selective ;;
     steps8192) if holds_8b; then steps 150 8b/8192; else steps 110 1b/8192; fi ;;
     sanitizers) run 400 sanitizers ;;
   esac

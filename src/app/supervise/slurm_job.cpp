@@ -80,8 +80,13 @@ std::vector<std::string> hosts_in(const std::string& list) {
   return words_of(ask("scontrol show hostnames " + shell_word(list)));
 }
 
-bool is_lost(std::string_view state) {
-  return state.ends_with('*') || state.starts_with("down") || state.starts_with("fail");
+bool is_down(std::string_view state) {
+  return state.starts_with("down") || state.starts_with("fail");
+}
+
+/// Returns true if the node does not answer slurmctld.
+bool is_silent(std::string_view state) {
+  return state.ends_with('*');
 }
 
 }  // namespace
@@ -126,14 +131,16 @@ bool SlurmJob::runs() const {
   return says("JobState=RUNNING") && says("Restarts=" + restarts_);
 }
 
-std::vector<std::string> SlurmJob::usable_nodes() const {
+JobNodes SlurmJob::living_nodes() const {
   const auto list = words_of(ask("squeue -h -o %N -j " + id_));
-  if (list.empty()) return nodes_;
-  auto nodes = hosts_in(list.front());
-  if (nodes.empty()) return nodes_;  // scontrol does not answer
+  if (list.empty()) return {nodes_, {}};
+  JobNodes nodes{hosts_in(list.front()), {}};
+  if (nodes.usable.empty()) return {nodes_, {}};  // scontrol does not answer
   for (const auto& line : lines_of(ask("sinfo -h -N -o '%N %T' -n " + shell_word(list.front())))) {
     const auto words = words_of(line);
-    if (words.size() == 2 && is_lost(words.back())) std::erase(nodes, words.front());
+    if (words.size() != 2 || !(is_down(words[1]) || is_silent(words[1]))) continue;
+    if (std::erase(nodes.usable, words[0]) > 0 && !is_down(words[1]))
+      nodes.silent.push_back(words[0]);
   }
   return nodes;
 }
@@ -164,7 +171,7 @@ std::vector<std::string> SlurmJob::nodes_without_launch(
 
 void SlurmJob::clean_up() const {
   std::vector<std::future<std::string>> runs;
-  for (const auto& node : usable_nodes())
+  for (const auto& node : living_nodes().usable)
     runs.push_back(std::async(std::launch::async, [this, node] {
       return ask(shell_text(launch_on(node)) + "sh -c " + shell_word(clean_up_));
     }));

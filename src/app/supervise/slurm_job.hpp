@@ -8,6 +8,12 @@ namespace llamesh::app {
 /// Returns srun and its option --mpi, in one word or two, if the launch command has it.
 std::vector<std::string> launcher_of(const std::vector<std::string>& command);
 
+/// Nodes that a job still has.
+struct JobNodes {
+  std::vector<std::string> usable;  ///< Slurm takes them to be alive
+  std::vector<std::string> silent;  ///< do not answer Slurm at the moment, and are not down yet
+};
+
 /// The Slurm job in whose batch script this process runs. Asks and tells Slurm through its
 /// commands.
 class SlurmJob {
@@ -26,8 +32,8 @@ class SlurmJob {
   /// Returns false if the job was cancelled, or has been queued again. While the controller does
   /// not answer, as during its restart, nobody can say; waits for it up to ten minutes.
   bool runs() const;
-  /// Returns the nodes that the job still has and that Slurm takes to be alive.
-  std::vector<std::string> usable_nodes() const;
+  /// Returns the nodes that the job still has, without those that are down.
+  JobNodes living_nodes() const;
   /// Tries to launch a program on each node for up to 20 s, and returns the nodes where that fails.
   std::vector<std::string> nodes_without_launch(const std::vector<std::string>& nodes) const;
   /// Kills what is left of earlier launches.

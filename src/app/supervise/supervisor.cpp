@@ -43,6 +43,9 @@ using namespace std::chrono_literals;
 
 constexpr auto poll_interval = 100ms;
 constexpr auto look_interval = 1s;  // at state.json
+/// Time for nodes that do not answer Slurm, if the run would otherwise continue on fewer: a busy
+/// one answers within seconds.
+constexpr auto silence_limit = 15s;
 /// Time for srun to start the program, in limits of MPI_Init (LLAMESH_MPI_TIMEOUT): a container may
 /// have to be unpacked first.
 constexpr int mpi_timeouts_to_start = 5;
@@ -90,14 +93,14 @@ class Supervisor {
   int run() {
     for (bool is_first = true;; is_first = false) {
       if (received_stop_signal() != 0) return finish(last_code_);
+      wait_for_silent_nodes();
       const auto nodes = choose_nodes();
       const bool shrinks = arguments_.resize == Resize::shrink && !nodes.empty();
       if (nodes.size() < max_nodes_ && !shrinks) {
         say("{} of {} healthy nodes are left in {}", nodes.size(), wanted_, job_.name());
         return finish(last_code_);
       }
-      if (nodes.size() < wanted_)
-        say("the run continues on {} nodes instead of {}", nodes.size(), wanted_);
+      if (nodes.size() < wanted_) say("the run continues on {} of {} nodes", nodes.size(), wanted_);
       const auto end = launch(nodes);
       last_code_ = end.code;
       if (const auto code = react(end, nodes)) {
@@ -141,12 +144,35 @@ class Supervisor {
     say("{} is left out{}: {}", node, bad_nodes_.is_out(node) ? " for good" : "", reason);
   }
 
+  bool is_launchable(const std::string& node) const {
+    return std::ranges::find(unlaunchable_, node) == unlaunchable_.end();
+  }
+
   Nodes usable_nodes() const {
-    auto nodes = job_.usable_nodes();
-    std::erase_if(nodes, [this](const auto& node) {
-      return std::ranges::find(unlaunchable_, node) != unlaunchable_.end();
-    });
+    auto nodes = job_.living_nodes().usable;
+    std::erase_if(nodes, [this](const auto& node) { return !is_launchable(node); });
     return nodes;
+  }
+
+  /// If fewer than max_nodes_ nodes are healthy, waits for those that have not failed and do not
+  /// answer Slurm.
+  void wait_for_silent_nodes() const {
+    const auto is_healthy = [this](const auto& node) {
+      return is_launchable(node) && !bad_nodes_.has_failed(node);
+    };
+    const auto end = Clock::now() + silence_limit;
+    for (bool is_first = true; received_stop_signal() == 0; is_first = false) {
+      auto [usable, silent] = job_.living_nodes();
+      std::erase_if(silent, [&](const auto& node) { return !is_healthy(node); });
+      const auto healthy = std::ranges::count_if(usable, is_healthy);
+      if (silent.empty() || healthy >= static_cast<std::ptrdiff_t>(max_nodes_) ||
+          Clock::now() >= end)
+        return;
+      if (is_first)
+        spdlog::info("waiting up to {} s for {}, which Slurm gets no answer from",
+                     silence_limit.count(), fmt::join(silent, ", "));
+      pause_for(1s);
+    }
   }
 
   /// Returns up to max_nodes_ nodes. One that failed before is used only if a program can be
@@ -295,7 +321,7 @@ class Supervisor {
       has_culprit = true;
     }
     if (!has_culprit) {
-      const auto usable = job_.usable_nodes();
+      const auto usable = job_.living_nodes().usable;
       for (const auto& node : nodes) {
         if (std::ranges::find(usable, node) != usable.end()) continue;
         blame(node, "Slurm has lost it");
