@@ -34,15 +34,15 @@ double PlannedLaunch::limit() const {
 
 namespace {
 
-/// Loads a rank's hardware. Throws a user error if the file does not have what is asked.
+/// Loads a rank's hardware. Throws a user error if the file cannot be used for this plan.
 device::Hardware hardware_of_rank(const PlanArguments& asked) {
   const int ranks = asked.ranks_per_node == 0 ? asked.ranks : asked.ranks_per_node;
   auto hardware = config::load_hardware(asked.hardware);
   validate(!hardware.is_measured() || hardware.measured.ranks == ranks,
-           "{} was measured with {} per node, and the plan has {}; measure with as many",
+           "{} was measured with {} per node, but the plan has {}; measure with that many",
            asked.hardware, counted(hardware.measured.ranks, "rank"), ranks);
   if (asked.attained) {
-    validate(hardware.attained > 0, "--attained: {} does not give `attained`", asked.hardware);
+    validate(hardware.attained > 0, "--attained: {} has no key `attained`", asked.hardware);
     validate(!hardware.is_measured(), "--attained: {} has measured rates; leave --attained out",
              asked.hardware);
     hardware = plan::as_attained(std::move(hardware));
@@ -59,13 +59,13 @@ train::Setup LaunchPlanner::setup(const train::Inputs& inputs) const {
   const int per_machine = asked_.ranks_per_node == 0 ? asked_.ranks : asked_.ranks_per_node;
   const int threads = inputs.train.threads;
   validate(!hardware_.is_measured() || threads == 0 || threads == hardware_.threads,
-           "{} was measured with {} per rank, and train.threads is {}; measure with as many",
+           "{} was measured with {} per rank, but train.threads is {}; measure with that many",
            asked_.hardware, counted(hardware_.threads, "thread"), threads);
   auto setup = train::plan_setup(
       inputs, comm::planned_topology(asked_.ranks, per_machine, inputs.mesh.ranks_per_node));
   validate(!hardware_.is_measured() || setup.topology.nodes == 1 ||
                !hardware_.measured.between_nodes.empty(),
-           "{} has no rates between nodes, and the plan has {}; measure with more than one rank",
+           "{} has no rates between nodes, but the plan has {}; measure with more than one rank",
            asked_.hardware, setup.topology.nodes);
   const auto& in = setup.inputs;
   if (in.sharding.spec) sharding::check_implemented(*setup.layout, in.tensor.residual);

@@ -20,7 +20,7 @@ inline constexpr const char* manifest_name = "manifest.json";
 /// such.
 inline constexpr const char* best_name = "BEST";
 
-/// File in a folder of checkpoints with the run's identity, if it has memory checkpoints.
+/// File with the run's identity in the checkpoint folder of a run with memory checkpoints.
 inline constexpr const char* run_identity_name = ".run_id";
 
 /// Groups in state.h5. Each has one dataset per parameter, with Hugging Face's names.

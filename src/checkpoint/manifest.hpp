@@ -89,7 +89,7 @@ std::string to_text(const Manifest& manifest);
 
 /// Serializes to one line of JSON, as in manifest.json.
 std::string to_text(const TrainState& state);
-/// Parses it. Throws a user error, or one of the JSON library, if it is not from to_text().
+/// Parses the text of to_text(). Throws a user error, or the JSON library's, on other text.
 TrainState parse_train_state(const std::string& text);
 
 /// Parses manifest.json. Throws exit 74 if the text is damaged, and exit 78 if its format_version

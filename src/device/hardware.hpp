@@ -23,7 +23,7 @@ struct RateTable {
   std::vector<std::pair<double, double>> points;  ///< size and rate, by ascending size
 
   /// Interpolates the logarithms. Below the first point the rate falls with the size, as for a
-  /// fixed time per call; above the last one it stays.
+  /// fixed time per call; above the last one it is constant.
   double at(double size) const;
 };
 

@@ -12,7 +12,7 @@ constexpr int since_driver = 0;     // NVML_VOLATILE_ECC
 constexpr unsigned max_links = 18;  // NVML_NVLINK_MAX_LINKS
 constexpr int enabled = 1;          // NVML_FEATURE_ENABLED
 /// nvmlClocksThrottleReasonHwSlowdown, SwThermalSlowdown, HwThermalSlowdown, HwPowerBrakeSlowdown.
-/// Not the power cap, which large GEMMs reach on a good GPU, and not what is set on purpose.
+/// Not the power cap, which large GEMMs reach on a healthy GPU, nor limits set on purpose.
 constexpr unsigned long long held_down = 0x08 | 0x20 | 0x40 | 0x80;
 
 /// NVML's functions, by the names and types in nvml.h. All return 0 for success. Those after the

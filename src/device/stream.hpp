@@ -65,7 +65,7 @@ class Stream {
   Event record();
   Kind kind() const;
   /// Returns the seconds for which waits on this stream's events have blocked a calling thread's
-  /// stream, or on a GPU the compute stream, as far as it is by now.
+  /// stream, or on a GPU the compute stream, up to its current progress.
   double seconds_blocked() const;
   /// Returns true on a GPU or simulated device: the host cannot read results in place.
   bool on_gpu() const { return kind() != Kind::cpu; }

@@ -61,7 +61,7 @@ class CausalLM {
   /// Returns the token losses summed over all batches since the last call, in nats. Waits for the
   /// device.
   double take_loss() { return losses_.take(); }
-  /// Returns the same sum, and goes on adding to it.
+  /// Returns the same sum without resetting it.
   double loss_so_far() { return losses_.sum(); }
   /// Returns the seconds for which MemoryOptions::activation_offload copies have blocked the
   /// compute stream so far.

@@ -56,8 +56,8 @@ void KernelRates::measure(const comm::Communicator& world, const train::Inputs& 
   for (const auto& call : simulated) ++calls[call.name];
   for (const auto& [name, count] : calls)
     expects(measured[std::string(name)].size() == count,
-            "a step has {} calls of {}, planned are {}", measured[std::string(name)].size(), name,
-            count);
+            "a step has {} calls of {}, but {} were planned", measured[std::string(name)].size(),
+            name, count);
   calls.clear();
   for (const auto& [name, size, amount] : simulated) {
     const auto at = calls[name]++;

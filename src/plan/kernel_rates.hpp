@@ -13,7 +13,7 @@ namespace llamesh::plan {
 /// Collector for the kernel rates of training steps.
 ///
 /// A step of the Trainer gives the seconds of each kernel, and the same step on a simulated device
-/// its size and amount of work. So a kernel is measured between the others, with its data where
+/// its size and amount of work. So each kernel is measured among the others, with the caches as
 /// they leave them.
 class KernelRates {
  public:

@@ -13,7 +13,7 @@
 namespace llamesh::plan {
 namespace {
 
-/// Returns keys that are equal for ranks that hold the same. They are not those in images.
+/// Returns keys that are equal for ranks with the same shards. They differ from those in images.
 std::vector<checkpoint::ImageKey> keys_of(const train::Setup& setup, std::int64_t shard_bytes) {
   const auto& dims = setup.mesh;
   const auto divided = dims.all() & ~setup.layout->replicated_axes();
@@ -23,7 +23,7 @@ std::vector<checkpoint::ImageKey> keys_of(const train::Setup& setup, std::int64_
   return keys;
 }
 
-/// Returns what needs less: "checkpoint.memory.partner=off needs ..., more nodes ...".
+/// Returns advice on using less memory: "checkpoint.memory.partner=off needs ...".
 std::string advice(const train::PlannedMemory& planned, std::int64_t room) {
   const auto without = planned.memory_checkpoints - planned.partner_copies;
   if (planned.partner_copies > 0 && without <= room)

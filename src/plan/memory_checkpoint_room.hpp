@@ -10,8 +10,8 @@
 namespace llamesh::plan {
 
 /// Returns the bytes that memory checkpoints take on the host of `rank`, for all its ranks, as
-/// checkpoint::bytes_per_node() counts them. `shard_bytes` are one rank's in an image; every rank
-/// has as many. 0 if the run has no memory checkpoints. Pure.
+/// checkpoint::bytes_per_node() counts them. `shard_bytes` is the size of one rank's shards in an
+/// image, equal on every rank. 0 if the run has no memory checkpoints. Pure.
 std::int64_t memory_checkpoint_bytes(const train::Setup& setup, int rank, std::int64_t shard_bytes,
                                      checkpoint::PartnerCopy partner);
 
@@ -23,7 +23,7 @@ struct MemoryCheckpointRoom {
   std::int64_t left_by_steps = 0;  ///< host memory that the ranks do not take
 };
 
-/// Returns the room on this rank's host, whose ranks all take as much as this one's step.
+/// Returns the room on this rank's host, assuming that all its ranks take as much as this one.
 MemoryCheckpointRoom memory_checkpoint_room(const train::Setup& setup,
                                             const train::PlannedMemory& planned, int rank);
 

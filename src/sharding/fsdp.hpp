@@ -20,7 +20,7 @@ namespace llamesh::sharding {
 struct MicroBatch {
   bool first;              ///< its gradients overwrite those from the previous step
   bool last;               ///< its gradients complete the step and are reduced over the replicas
-  bool discarded = false;  ///< its gradients are not reduced; the step's first one follows
+  bool discarded = false;  ///< its gradients are not reduced; the first micro-batch follows
 };
 
 /// Fully sharded data parallelism: schedules gathers and reductions for the units in a

@@ -18,7 +18,7 @@ for ranks in 2 4; do
   grep -q 'tokens/s' "$folder/log" || give_up "no speed for $ranks ranks"
 done
 plan --ranks 2 --ranks-per-node 1; code=$?
-[[ $code == 78 ]] && grep -q 'was measured with 2 ranks per node, and the plan has 1' "$folder/log" || give_up "another number of ranks: $code"
+[[ $code == 78 ]] && grep -q 'was measured with 2 ranks per node, but the plan has 1' "$folder/log" || give_up "another number of ranks: $code"
 
 # An existing file stays.
 "$mpirun" 2 "$llamesh" bench hardware --seconds 1 --output "$folder/node.yaml" > "$folder/log" 2>&1; code=$?

@@ -136,7 +136,7 @@ TEST(Plan, CountsMemoryCheckpointsInTheHostsMemory) {
   auto [code, json] = printed(arguments);
   EXPECT_EQ(code, 0);
   const std::int64_t bytes = json.at("memory_checkpoint_bytes");
-  // Two steps, each node's half of the weights and two moments and the other's, in fp32.
+  // Two steps: weights and two moments in fp32, for each node's half and the other node's.
   const auto expected = 2 * 12 * json.at("parameters").get<std::int64_t>();
   EXPECT_GE(bytes, expected);
   EXPECT_LT(bytes, expected + expected / 100);
@@ -165,12 +165,11 @@ TEST(Plan, AttainedIsSlowerByAtMostItsShare) {
   EXPECT_EQ(attained.at("attained"), true);
   const double ratio =
       attained.at("tokens_per_second").get<double>() / bound.at("tokens_per_second").get<double>();
-  EXPECT_NEAR(ratio, share, 0.02);  // collectives and launches are not slower
+  EXPECT_NEAR(ratio, share, 0.02);  // collectives and launches keep their speed
   EXPECT_GE(ratio, share);
   EXPECT_EQ(attained.at("peak_bytes"), bound.at("peak_bytes"));
   arguments.hardware = "cpu-node";
-  EXPECT_EQ(test::error_of([&] { plan(arguments); }),
-            "--attained: cpu-node does not give `attained`");
+  EXPECT_EQ(test::error_of([&] { plan(arguments); }), "--attained: cpu-node has no key `attained`");
 }
 
 TEST(Plan, MeasuredHardwareIsForItsRanksAndThreads) {
@@ -189,7 +188,7 @@ TEST(Plan, MeasuredHardwareIsForItsRanksAndThreads) {
   arguments.overrides = {"train.threads=2"};
   EXPECT_EQ(test::error_of([&] { plan(arguments); }),
             on_one_node +
-                " has no rates between nodes, and the plan has 2; measure with more than one rank");
+                " has no rates between nodes, but the plan has 2; measure with more than one rank");
   arguments.hardware = file;
   const auto json = printed(arguments).json;
   EXPECT_DOUBLE_EQ(json.at("checkpoint_seconds").get<double>(),
@@ -197,11 +196,12 @@ TEST(Plan, MeasuredHardwareIsForItsRanksAndThreads) {
   arguments.overrides = {"train.threads=1"};
   EXPECT_EQ(test::error_of([&] { plan(arguments); }),
             file +
-                " was measured with 2 threads per rank, and train.threads is 1; measure with as "
+                " was measured with 2 threads per rank, but train.threads is 1; measure with that "
                 "many");
   arguments.ranks_per_node = 4;
-  EXPECT_EQ(test::error_of([&] { plan(arguments); }),
-            file + " was measured with 2 ranks per node, and the plan has 4; measure with as many");
+  EXPECT_EQ(
+      test::error_of([&] { plan(arguments); }),
+      file + " was measured with 2 ranks per node, but the plan has 4; measure with that many");
 }
 
 TEST(Plan, ImbalanceNeedsAnExpertAxis) {

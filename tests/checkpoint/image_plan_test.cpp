@@ -194,7 +194,7 @@ TEST(ImagePlan, AKeySaysWhichElementsARankHoldsAndWhere) {
   EXPECT_NE(key, key_of(bf16));
   const auto all = world().all_gather(static_cast<std::int64_t>(key.hash));
   EXPECT_EQ(std::set(all.begin(), all.end()).size(), all.size());
-  // Ranks that hold the same along `replicate` have the same key, also as on a smaller mesh.
+  // Replicas have the same key, which is also the key on a smaller mesh.
   const int size = world().size();
   if (size % 2 != 0) return;
   const auto replicas = world().all_gather(static_cast<std::int64_t>(key_of(Job(2).state()).hash));

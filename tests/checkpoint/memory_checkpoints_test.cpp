@@ -63,7 +63,7 @@ class MemoryRun {
   }
 
   MemoryCheckpoints start() const { return {folder.path(), options, topology, world()}; }
-  /// Saves steps 1 to `last`; their numbers are from versions 1 to `last`.
+  /// Saves steps 1 to `last`, each with the numbers of that version.
   void save(const Job& job, int last, std::int64_t disk_step = -1) const {
     auto memory = start();
     memory.reserve(job.state());
@@ -74,7 +74,7 @@ class MemoryRun {
     memory.wait();
     job.fill(0);
   }
-  /// Resumes in a new start, and checks the numbers; returns the step, -1: nothing was used.
+  /// Resumes in a new start and checks the numbers. Returns the step, or -1 if nothing was used.
   std::int64_t resume(const Job& job, std::int64_t disk_step = -1) const {
     auto memory = start();
     const auto got = memory.resume(job.state(), disk_step);
@@ -213,7 +213,7 @@ TEST(MemoryCheckpoints, SurvivorsOfAShrunkenMeshHaveAllShards) {
     const Job job(2);
     run.save(job, 3);
   }
-  // Node 1 is the only one now, so it has the name of the first.
+  // Node 1 is the only node now, so it has the first one's name.
   MemoryRun::alone([&] {
     run.lose(0);
     fs::rename(run.node_folder(1), run.node_folder(0));
@@ -346,7 +346,7 @@ TEST(MemoryImages, HoldShardsOfAnyTypeAndSize) {
   const TemporaryFolder folder;
   const Job job(1);
   auto state = job.state();
-  for (auto& shard : state.groups[1].shards)  // sizes that no line of the image divides
+  for (auto& shard : state.groups[1].shards)  // sizes that are not multiples of a line
     shard = Tensor(shard.data(), DType::bf16, {std::max<std::int64_t>(shard.numel() - 3, 0)});
   state.groups[2].shards[0] = {};
   job.fill(4);

@@ -1,16 +1,14 @@
 #!/usr/bin/env bash
 # campaign.sh LLAMESH [--seeds N] [--first S] [--seconds LIMIT] [--steps N] [--at-once N] [--relaunch]
-# N runs (20) on a real Slurm, each hit by one fault. A seed draws the mesh, the fault, whom it hits
-# and when, from the start of the program to the end of the run. Whatever it was, the run has to end
-# with the weights of the run on that mesh that nothing disturbed: by itself, or submitted again
-# where the exit code asks for that (75, 137, or 1 of a launch that failed twice), and nothing that
-# was committed may be lost. A line for each seed (of those from S on, 1), what is not clean with
-# its logs, and a table of the faults. failure.json has to name the rank or the host that was hit,
-# of a cut pair both hosts. After LIMIT seconds no seed is started any more. A run has 100 steps, and
-# 3 runs go at once, or what the options say. Ends with 1 when a run was lost or hung, or ended with
-# other weights or another code, and with 77 where no cluster can be made. With --relaunch the jobs
-# have a spare node each, which takes the place of a bad one within the job (slurm/resilient.sbatch),
-# and half of the seeds have memory checkpoints.
+# Starts N runs (20) on a real Slurm, with seeds from S (1) on, and hits each with one fault. A seed draws the mesh, the
+# fault, its victim and its time, from the program's start to the end of the run. Every run must end with the weights of
+# the undisturbed run on that mesh: by itself, or submitted again if its exit code asks for that (75, 137, or 1 after a
+# launch that failed twice). No committed checkpoint may be lost. failure.json must name the rank or host that was hit,
+# or both hosts of a cut pair. Prints a line for each seed, the logs of each run that is not clean, and a table of the
+# faults. Starts no seed after LIMIT seconds. Runs have 100 steps, and three run at once, unless the options say
+# otherwise. Exits with 1 if a run was lost or hung, or ended with other weights or another code, and with 77 if no
+# cluster can be created. With --relaunch each job has a spare node, which replaces a bad one within the job
+# (slurm/resilient.sbatch), and half of the seeds have memory checkpoints.
 # shellcheck disable=SC2016,SC2034,SC2154,SC1091  # jobs.sh uses and makes them
 set -uo pipefail
 source "$(dirname "$0")/jobs.sh"
@@ -32,7 +30,7 @@ on_cluster $((group_size * at_once)) "$0" "$@"
 
 same_run=(train.steps="$steps" train.global_batch=24 checkpoint.every_steps=5 log.every_steps=5)
 limit=$((160 + steps / 5))     # seconds from the fault to the end of the run
-export LLAMESH_MPI_TIMEOUT=30  # of MPI_Init, for a fault that comes then; 60 s by default
+export LLAMESH_MPI_TIMEOUT=30  # for faults during MPI_Init; 60 s by default
 meshes=(
   "2 1 full_shard" "2 2 hybrid_shard" "3 1 shard_grad_op" "3 2 hybrid_shard_zero2" "4 1 no_shard" "4 2 full_shard"
 )
@@ -43,17 +41,17 @@ faults=(
 
 now() { echo $((${EPOCHREALTIME/[.,]/} / 1000)); }                        # ms
 in_seconds() { printf '%d.%d' $(($1 / 1000)) $(($1 % 1000 / 100)); }
-# draw WHAT N: a number below N, the same for a seed on every machine.
+# draw WHAT N: prints a number below N, the same for a seed on every machine.
 draw() { echo $((0x$(sha1sum <<<"$seed $1" | cut -c 1-8) % $2)); }
 
-# A walltime of two minutes, of which llamesh keeps one in hand: the start waits, so that it ends
-# when the fault is due.
+# For the walltime of two minutes, of which llamesh reserves the last one: delays the start so that
+# the first one ends when the fault is due.
 mkdir -p late
 printf '#!/bin/bash\n[[ $1 != train || -n ${SLURM_RESTART_COUNT:-} || -z ${LATE:-} ]] || sleep "$LATE"\nexec %q "$@"\n' \
   "$work/bin/llamesh" >late/llamesh
 chmod +x late/llamesh
 
-# sbatch: asks again for half a minute, since another seed may have stopped slurmctld.
+# sbatch: retries for half a minute, since another seed may have stopped slurmctld.
 sbatch() {
   local tries
   for tries in {1..30}; do
@@ -65,7 +63,7 @@ sbatch() {
   return 1
 }
 
-# start RUN [SBATCH-OPTION...]: a job of the template on the seed's mesh.
+# start RUN [SBATCH-OPTION...]: submits the template on the seed's mesh.
 start() {
   within 30 controller_answers
   PATH=$work/late:$PATH LLAMESH_HEALTH=off SPARES=$spares submit $template "$1" --nodes="$((size + spares))" --ntasks-per-node="$per_node" --cpus-per-task=1 \
@@ -75,7 +73,7 @@ controller_answers() { scontrol ping 2>/dev/null | grep -q UP; }
 has_ended() { state_is COMPLETED FAILED CANCELLED TIMEOUT NODE_FAIL; }
 runs_here() { [[ -n $(ranks "$1") ]]; }
 
-# reference: the unbroken run of the mesh, which also measures how long it takes, in ms.
+# reference: makes the mesh's unbroken run if there is none, and notes how many ms it takes.
 reference() {
   unbroken=unbroken-${mesh// /-}
   (
@@ -91,7 +89,7 @@ reference() {
   ) 8>"$unbroken.lock" || exit 1
 }
 
-# phase: what the run is doing, and after which step.
+# phase: prints what the run is doing, and after which step.
 phase() {
   local step
   step=$(step_of "$run")
@@ -102,8 +100,8 @@ phase() {
 }
 
 # due MOMENT: waits until the fault is due, at MOMENT thousandths of the run: a fifth of the seeds
-# hit the first second, the others a step. By the clock alone most would miss a run whose speed
-# depends on what else the machine does.
+# hit the first second, the others a step. With times alone, most faults would miss a run whose
+# speed depends on the machine's other load.
 due() {
   if (($1 < 200)); then
     sleep "$(in_seconds $((5 * $1)))"
@@ -114,9 +112,9 @@ due() {
 }
 over_or_past() { past "$run" "$1" || ! runs_here "$run"; }
 
-# This cluster gives up a node after 10 s, and ends its job; sites wait 300 s, so there the ranks
-# have to find out who is cut off. The setting is the whole cluster's: cut-node-300s runs while no
-# seed does that relies on the 10 s.
+# This cluster gives up a node after 10 s and ends its job. Sites wait 300 s, so there the ranks
+# must find out who is cut off. The setting applies to the whole cluster, so cut-node-300s runs only
+# while no seed needs the 10 s.
 agree_on_timeout() {
   case $fault in
     power-off | cut-node) flock -s 7 ;;
@@ -128,9 +126,9 @@ release_timeout() {
   flock -u 7
 }
 
-# strike: the fault. to_blame: what failure.json has to match (on one line); culprit: what the logs
-# have to match where the job ended before its ranks gave a verdict. Of two nodes that do not hear
-# each other nobody can say which is cut off.
+# strike: injects the fault. Sets to_blame, a pattern for failure.json (on one line), and culprit, a
+# pattern for the logs if the job ends before its ranks give a verdict. If two nodes do not hear
+# each other, either may be cut off.
 strike() {
   local process both="\"detail\": \"[^\"]*(\b$host\b[^\"]*\bnode$peer\b|\bnode$peer\b[^\"]*\b$host\b)"
   local lost="\"kind\": \"(lost|killed|vanished)\".*\"host\": \"$host\""
@@ -155,7 +153,7 @@ strike() {
   esac
 }
 
-# mend: takes back what the fault has left, once.
+# mend: repairs what the fault has left behind.
 mend() {
   case $fault in
     power-off) cluster node "$node" on ;;
@@ -167,7 +165,7 @@ mend() {
   mended=yes
 }
 
-# lasts: for how many seconds the fault stays at most; most stay until the job has left its nodes.
+# lasts: prints how many seconds the fault may stay; most stay until the job has left its nodes.
 lasts() {
   case $fault in
     cut-pair-2s) echo 2 ;;
@@ -178,10 +176,10 @@ lasts() {
   esac
 }
 
-# slurm_alone_waits: the run is done or stopped and no rank lives. Either srun has not heard of it:
-# slurmstepd gives up after five tries (half a minute here) to tell srun over a cut link that a task
-# has ended. So does a job of two tasks `sleep`. Or the job is queued again, and Slurm has not started
-# it, nor ended its first start on a node that was cut off.
+# slurm_alone_waits: succeeds if the run is done or stopped and no rank is left, but the job is not over. Either srun
+# waits: over a cut link, slurmstepd gives up after five tries (half a minute here) to tell srun that a task has ended,
+# and a job with two `sleep` tasks hangs likewise. Or Slurm has queued the job again and does not start it, as long as
+# its first start has not ended on a node that was cut off.
 slurm_alone_waits() {
   [[ $(state_of "$run" state) =~ ^(done|stopped)$ ]] && no_ranks "$run" || return
   logged "srun: First task exited 60s ago" || state_is PENDING
@@ -190,7 +188,7 @@ slurm_alone_waits() {
 # shellcheck disable=SC2086  # several process ids
 alive() { kill -0 $hit 2>/dev/null; }
 
-# count_lost: called often, notes for each start that continues from where, and how many steps were lost.
+# count_lost: notes what each new start resumed from, and how many steps it lost. Call it often.
 count_lost() {
   local lines line step from
   mapfile -t lines < <(grep -o 'resumed after step .*' "$run/log.txt" 2>/dev/null)
@@ -207,9 +205,9 @@ count_lost() {
   newest=$((${step:-0} > newest ? ${step:-0} : newest))
 }
 
-# follow: until the run has ended, started again where its exit code asks for that. Sets outcome;
-# verdict, the seconds until the start that was hit had ended; and said, those until failure.json
-# was written, which is kept.
+# follow: waits until the run has ended, and submits it again if its exit code asks for that. Sets
+# outcome; verdict, the seconds until the start that was hit had ended; and said, the seconds until
+# failure.json was written. Keeps that file.
 follow() {
   local struck=$1 state mended=no code resubmitted=0 newest=0 resumes=0
   outcome='' verdict='' said=''
@@ -230,7 +228,7 @@ follow() {
         outcome=HUNG
       elif [[ $(state_of "$run" state) == "done" ]]; then
         outcome=ended codes+=" Slurm waits"
-      else  # as its user would; the job is submitted again
+      else  # as a user would; the job is submitted again
         codes+=" Slurm waits"
         scancel "$job"
         within 60 has_ended
@@ -249,8 +247,8 @@ follow() {
   if [[ $mended == no ]]; then mend; fi
 }
 
-# kept RUN: no start went on before the newest checkpoint that an earlier one had saved (log.txt
-# only grows), and all that are there are good.
+# kept RUN: succeeds if no start resumed before the newest checkpoint that an earlier one had saved
+# (log.txt only grows), and all checkpoints are good.
 kept() {
   awk '/ saved .*step_[0-9]+$/ { sub(/.*step_0*/, ""); saved = $0 + 0; next }
     / resumed after step / { sub(/.*resumed after step /, ""); if ($0 + 0 < saved) lost = 1; resumed = 1 }
@@ -261,11 +259,11 @@ kept() {
   for checkpoint in "$1"/checkpoints/step_????????; do llamesh verify "$checkpoint" || return; done
 }
 
-# mesh_of RUN: of its newest start. A line that says on which mesh a checkpoint was saved does not count.
+# mesh_of RUN: prints the mesh of its newest start. Lines that name a checkpoint's mesh do not count.
 mesh_of() { grep -o ' parameters in .* mesh [a-z]*=[0-9a-z= ]*' "$1/log.txt" | tail -n 1 | sed 's/.* mesh //'; }
 
-# A job that Slurm starts again while a node is still cut off may launch on the others alone: on
-# another mesh, where sums have another order.
+# judge: sets outcome for a run that has ended. If Slurm restarts a job while a node is still cut off, it
+# may launch on the other nodes only: on another mesh, where sums have another order.
 judge() {
   if [[ $outcome != ended ]]; then return; fi
   outcome="same weights"
@@ -277,8 +275,8 @@ judge() {
   fi
 }
 
-# named: whether failure.json, or what Slurm logs where there is none, names whom the fault hit; of
-# a run that was over by then, or went on regardless, it need not.
+# named: prints whether failure.json, or Slurm's log if there is none, names the victim. It need not
+# if the run was over by then or continued regardless.
 named() {
   if [[ -z $culprit || $phase == end ]] || { [[ $(field Restarts) == 0 && -z $codes ]] && ! logged "tried once more\|the run failed in step"; }
   then echo -; return; fi
@@ -289,10 +287,10 @@ named() {
   fi
 }
 
-# goodput RUN: state.json's, a part and its seconds per line.
+# goodput RUN: prints the goodput in state.json, a part and its seconds per line.
 goodput() { tr -d '\n ' <"$1/state.json" | sed -n 's/.*"goodput":{\([^}]*\)}.*/\1/p' | tr ',:' '\n ' | tr -d '"'; }
 
-# seed: one run, one fault.
+# try_seed: makes one run with one fault.
 try_seed() {
   local mesh size per_node strategy fault victim node peer host run=run-$seed unbroken job codes='' culprit='' to_blame=''
   local hit moment delay started struck phase outcome verdict said begin options=() memory=()
@@ -336,7 +334,7 @@ print_result() {
     $1, $2, $3, $4, $5, $6, $7, $8, $9 == "-" ? $9 : $9 " " $11 " s", $10 }' "$1"
 }
 
-# work_on GROUP: every so many seeds, on nodes of its own.
+# work_on GROUP: tries this group's share of the seeds, on its own nodes.
 work_on() {
   local group=$1 node=$((group_size * ($1 - 1) + 1)) nodes seed scenario log
   nodes=$(seq -s' ' "$node" $((node + group_size - 1)))
@@ -370,7 +368,7 @@ awk '$1 != "share" { part[$1] += $2; all += $2 }
     for (p in part) printf ", %s %.0f s", p, part[p]
     print "" }' seed-*.goodput
 cat seed-*.lost 2>/dev/null | awk '{ ++n[$1]; lost[$1] += $2; if ($2 > worst[$1]) worst[$1] = $2 }
-  END { for (f in n) printf "%d starts continued from %s, which lost %.1f steps each, %d at worst\n", n[f], f, lost[f] / n[f], worst[f] }'
+  END { for (f in n) printf "%d starts resumed from %s and lost %.1f steps each, %d at most\n", n[f], f, lost[f] / n[f], worst[f] }'
 cat seed-*.result | awk -F'\t' '
   { ++n[$3]; ++all; seen[$3] }
   $6 == "same weights" { ++good[$3] }

@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
 # A real Slurm with several nodes on one machine, for the length of one command.
-#   cluster.sh run N COMMAND...      starts a head and nodes node1 to nodeN, runs COMMAND on the head, and removes
-#                                    all of it; ends with COMMAND's code (COMMAND may be a shell)
-#   cluster.sh possible              says why it cannot run here, and ends with 77 then
+#   cluster.sh run N COMMAND...      starts a head and nodes node1 to nodeN, runs COMMAND on the head (it may be a
+#                                    shell), and removes everything; exits with COMMAND's code
+#   cluster.sh possible              exits with 77 and says why if it cannot run here
 # On the head, while it runs:
 #   cluster.sh on I COMMAND...       runs COMMAND on node I
-#   cluster.sh node I off|on         cuts the power: every process of the node dies; boots it again
+#   cluster.sh node I off|on         powers the node off: all its processes die; boots it again
 #   cluster.sh link I down|up        unplugs the node's network, plugs it in again
-#   cluster.sh pair I J down|up      two nodes lose each other's packets, without an error; both reach all others
-#   cluster.sh rate I RATE|full      limits what the node sends and receives (tc: 100mbit), or no longer
-#   cluster.sh slurmd I kill|start   the daemon of the node alone: its jobs live on
-#   cluster.sh slurmctld stop|start  the daemon of the head (stopped, it saves its state as on any site)
+#   cluster.sh pair I J down|up      drops all packets between two nodes without an error; both still reach the others
+#   cluster.sh rate I RATE|full      limits the node's network bandwidth (tc: 100mbit), or removes the limit
+#   cluster.sh slurmd I kill|start   kills or starts the node's daemon only: its jobs live on
+#   cluster.sh slurmctld stop|start  stops or starts the head's daemon, which saves its state as at any site
 #
-# The head is a pid, network, UTS, mount and IPC namespace; the nodes are such namespaces within it,
-# on a bridge of the head. So each has its own hostname, address, process tree, /run, /dev/shm and,
-# for the nodes, /tmp, and the kernel removes all with the head's first process, whatever happened.
-# Other folders are the cluster's shared file system: of those under /tmp only the cluster's own,
-# the repository, the current one and $LLAMESH_CLUSTER_SHARED (separated by colons). The cluster's
-# own, $LLAMESH_CLUSTER, has the logs in log/ and is removed in the end.
+# The head is a pid, network, UTS, mount and IPC namespace; the nodes are such namespaces within it, on a
+# bridge of the head. So each has its own hostname, address, process tree, /run and /dev/shm, and each node
+# its own /tmp. The kernel removes everything when the head's first process ends for any reason. All other
+# folders are the cluster's shared file system. Nodes see only these below /tmp: the cluster's own folder, the
+# repository, the current folder and $LLAMESH_CLUSTER_SHARED (separated by colons). The cluster's folder,
+# $LLAMESH_CLUSTER, has the logs in log/ and is removed at the end.
 set -euo pipefail
 self=$(readlink -f "$0")
 repository=$(cd "$(dirname "$self")/../.." && pwd -P)
@@ -35,9 +35,9 @@ possible() {
   for program in slurmctld slurmd srun munged ip unshare nsenter setpriv; do
     command -v "$program" >/dev/null || { echo "no $program here (scripts/setup.sh --tests)"; return 77; }
   done
-  [[ $(id -u) == 0 ]] || { echo "not root, which Slurm's daemons have to be"; return 77; }
+  [[ $(id -u) == 0 ]] || { echo "not root, as Slurm's daemons must be"; return 77; }
   "${namespaces[@]}" --propagation private sh -c 'mount -t tmpfs none /run && ip link add br0 type bridge &&
-    ip link add veth0 type veth peer name veth1' 2>/dev/null || { echo "no right to make namespaces and networks"; return 77; }
+    ip link add veth0 type veth peer name veth1' 2>/dev/null || { echo "no permission to create namespaces and networks"; return 77; }
 }
 
 write_configuration() {
@@ -45,7 +45,7 @@ write_configuration() {
   { echo "127.0.0.1 localhost"
     echo "$network.1 head"
     for ((i = 1; i <= nodes; ++i)); do echo "$network.$((10 + i)) node$i"; done; } >"$folder/hosts"
-  # Nodes are given up and credentials expire within seconds, where a site has minutes: a requeued
+  # Slurm gives up nodes and credentials expire within seconds, not minutes as at a site: a requeued
   # job waits until its old credential has expired.
   cat >"$folder/slurm.conf" <<CONF
 ClusterName=llamesh
@@ -85,8 +85,8 @@ SlurmdParameters=config_overrides
 NodeName=node[1-$nodes] NodeAddr=$network.[11-$((10 + nodes))] CPUs=16 RealMemory=4000 State=UNKNOWN
 PartitionName=main Nodes=node[1-$nodes] Default=YES MaxTime=INFINITE State=UP OverSubscribe=NO
 CONF
-  # Slurm's default PMIx fence, the tree, lets ranks leave MPI_Init too early now and then. The
-  # templates ask for the ring themselves; this is for what the tests start without them.
+  # With Slurm's default PMIx fence, the tree, ranks occasionally leave MPI_Init too early. The templates
+  # select the ring themselves; this is for ranks that tests start without a template.
   echo "PMIxCollFence=ring" >"$folder/mpi.conf"
 }
 
@@ -101,7 +101,7 @@ run() {
   mkdir "$folder"/{log,state,spool,node,tmp}
   (umask 077 && head -c 128 /dev/urandom >"$folder/munge.key")
   write_configuration "$nodes"
-  # Not this shell but the kernel ends the cluster when this shell is killed.
+  # If this shell is killed, the kernel ends the cluster.
   LLAMESH_CLUSTER=$folder SLURM_CONF=$folder/slurm.conf \
     setpriv --pdeathsig KILL "${namespaces[@]}" --propagation private "$self" the-head "$nodes" "$@" <&0 &
   job=$!
@@ -113,7 +113,7 @@ run() {
 
 # --- the first processes of the machines
 
-# own_devices: what no machine shares with another.
+# own_devices NAME: sets up what each machine has for itself.
 own_devices() {
   mount -t proc proc /proc
   mount -t tmpfs -o mode=1777 tmpfs /dev/shm
@@ -125,8 +125,8 @@ own_devices() {
     --pid-file=/run/munge/munged.pid --seed-file=/run/munge/seed >>"$folder/log/munged.$1.log" 2>&1 </dev/null
 }
 
-# own_tmp: an empty /tmp with nothing but the shared folders in it. Slurm and Open MPI keep files of
-# the node there.
+# own_tmp: mounts a /tmp with only the shared folders in it. Slurm and Open MPI keep a node's files
+# there.
 own_tmp() {
   local shared
   mount -t tmpfs -o mode=1777 tmpfs "$folder/tmp"
@@ -149,11 +149,11 @@ the_node() {
   for _ in {1..500}; do if ip link show eth0 &>/dev/null; then break; else sleep 0.01; fi; done
   ip addr add "$network.$((10 + i))/24" dev eth0
   ip link set eth0 up
-  # A socket of an earlier life would be in the way of a step that is started again.
+  # A socket from before a reboot would block a step that is started again.
   rm -rf "$folder/spool/node$i"
   mkdir -p "$folder/spool/node$i"
   slurmd -D >>"$folder/log/slurmd.node$i.out" 2>&1 </dev/null &
-  # Bash reaps what is left to the first process of a machine.
+  # As the machine's first process, bash reaps orphaned processes.
   while :; do sleep 1000 & wait $! || true; done
 }
 
@@ -191,18 +191,18 @@ the_head() {
     tail -n 5 "$folder"/log/* >&2
     die "only ${idle:-0} of $nodes nodes came up"
   fi
-  # In a child, since signals do not end a machine's first process.
+  # Runs in a child, since signals do not end a machine's first process.
   "$@" && exit 0 || exit $?
 }
 
 # --- the commands on the head
 
-# lose I J: what node I sends to node J goes to an address that nobody has. find_again I J: undoes
-# it.
+# lose I J: sends node I's packets for node J to an address that no machine has. find_again I J:
+# undoes this.
 lose() { inside "$1" ip neigh replace "$network.$((10 + $2))" lladdr 02:00:00:00:00:01 dev eth0 nud permanent; }
 find_again() { inside "$1" ip neigh del "$network.$((10 + $2))" dev eth0; }
 
-# shape_with I COMMAND...: changes what both ends of the node's cable may send, by tc's COMMAND.
+# shape_with I COMMAND...: limits both ends of the node's cable by tc's COMMAND.
 shape_with() {
   tc qdisc "$2" dev "veth$1" root "${@:3}"
   inside "$1" tc qdisc "$2" dev eth0 root "${@:3}"

@@ -1,20 +1,20 @@
 # shellcheck shell=bash disable=SC2154,SC2013,SC2015,SC2119,SC2120
-# Sourced by run.sh and campaign.sh: jobs of llamesh on the cluster, and what has to be true of
-# them. $program is the llamesh under test, $sources the repository, $work the current folder, which
-# all nodes share; $scenario is the one that runs, on the nodes whose numbers are in $nodes.
+# Sourced by run.sh and campaign.sh: starts llamesh jobs on the cluster and checks them. $program is
+# the llamesh under test, $sources the repository, and $work the current folder, which all nodes
+# share. $scenario is the running scenario, and $nodes has the numbers of its nodes.
 sources=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
 
 cluster() { "$sources/tests/cluster/cluster.sh" "$@"; }
 
-# on_cluster N SCRIPT LLAMESH ARGUMENT...: starts SCRIPT again on the head of a cluster of N nodes,
-# made for it. There it makes $work the current folder.
+# on_cluster N SCRIPT LLAMESH ARGUMENT...: creates a cluster of N nodes and runs SCRIPT again on its
+# head. There it changes to $work.
 on_cluster() {
   machines=$1
   program=$(readlink -f "$3") || exit 2
   if [[ -z ${LLAMESH_CLUSTER:-} ]]; then
     local reason variable
     reason=$(cluster possible) || { printf 'cluster: Skipped\n%s\n' "$reason"; exit 77; }
-    # Of a Slurm around the tests nothing may be seen.
+    # Hides any Slurm job in which the tests run.
     for variable in $(compgen -e SLURM_) $(compgen -e SBATCH_); do unset "$variable"; done
     LLAMESH_CLUSTER_SHARED=$(dirname "$program") exec "$sources/tests/cluster/cluster.sh" run "$@"
   fi
@@ -26,11 +26,11 @@ on_cluster() {
   cd "$work" || exit 1
 }
 
-# tell TEXT: what the table says beside the scenario's name.
+# tell TEXT: sets the text beside the scenario's name in the table.
 tell() { echo "$*" >"$work/$scenario.told"; }
 told() { cat "$work/$scenario.told" 2>/dev/null; }
 
-# bad TEXT: the scenario has failed.
+# bad TEXT: fails the scenario, and shows Slurm's state and the logs.
 bad() {
   tell "$1"
   echo "FAILED: $1"
@@ -41,7 +41,7 @@ bad() {
   exit 1
 }
 
-# within SECONDS COMMAND...: waits until the command is true; false when it was not so in time.
+# within SECONDS COMMAND...: waits until the command succeeds; fails if it does not in time.
 within() {
   local end=$((${EPOCHREALTIME/[.,]/} + $1 * 1000000))
   shift
@@ -53,19 +53,19 @@ within() {
 
 # --- jobs
 
-# Every run of the same length, on the same mesh and data: all have to end with the same weights.
-steps=120  # two seconds or more: time enough for a fault to meet the run
+# All runs have the same length, mesh and data, so all must end with the same weights.
+steps=120  # two seconds or more, enough for a fault to hit the run
 same_run=(train.steps="$steps" train.global_batch=24 checkpoint.every_steps=10 log.every_steps=10)
 
-# other_nodes: the option with which a job stays on the nodes of the scenario.
+# other_nodes: prints the option that keeps a job on the scenario's nodes.
 other_nodes() {
   local node others=()
   for ((node = 1; node <= machines; ++node)); do [[ " $nodes " == *" $node "* ]] || others+=("node$node"); done
   echo "--exclude=$(IFS=,; echo "${others[*]}")"
 }
 
-# submit TEMPLATE RUN [SBATCH-OPTION...] [-- key=value ...]: a job of a template of slurm/ on
-# inputs/tiny.yaml, as 2 ranks on each node. Sets job.
+# submit TEMPLATE RUN [SBATCH-OPTION...] [-- key=value ...]: submits a template of slurm/ with
+# inputs/tiny.yaml and 2 ranks per node. Sets job.
 submit() {
   local template=$sources/slurm/$1.sbatch run=$2 options=()
   shift 2
@@ -76,13 +76,13 @@ submit() {
   echo "$job" >>"$scenario.jobs"
 }
 
-# field NAME: what Slurm says of the job.
+# field NAME: prints a field of the job from scontrol.
 field() { scontrol -o show job "$job" | tr ' ' '\n' | sed -n "s/^$1=//p" | head -n 1; }
 state_is() { [[ " $* " == *" $(field JobState) "* ]]; }
 exit_code() { field ExitCode | cut -d: -f1; }
 restarts_are() { [[ $(field Restarts) -ge $1 ]]; }
 
-# ended SECONDS STATE CODE...: the job has to end so, with one of these codes.
+# ended SECONDS STATE CODE...: checks that the job ends in this state, with one of these codes.
 ended() {
   within "$1" state_is COMPLETED FAILED CANCELLED TIMEOUT NODE_FAIL PREEMPTED BOOT_FAIL ||
     bad "the job has not ended after $1 s: $(field JobState)"
@@ -98,16 +98,16 @@ has_to_log() { logged "$1" || bad "the log does not say '$1'"; }
 
 # --- runs
 
-# step_of RUN: the newest step in the metrics.
+# step_of RUN: prints the newest step in the metrics.
 step_of() { sed -n 's/^{"step":\([0-9]*\),.*/\1/p' "$1/metrics.jsonl" 2>/dev/null | tail -n 1; }
 past() { (($(step_of "$1" || true) + 0 >= $2)) 2>/dev/null; }
 trains_past() { within 20 past "$1" "$2" || bad "$1 has not reached step $2"; }
 
-# held_past RUN STEP RANK: waits until the run is past STEP and stops this rank there; the others wait for it in their next
-# collective. So a fault meets the run, however long a busy machine takes to bring it about. Sets held, the rank's process.
+# held_past RUN STEP RANK: waits until the run is past STEP and stops this rank there; the others wait for it in their
+# next collective. So a fault hits the run even if a busy machine is slow to inject it. Sets held, its process.
 held_past() {
   trains_past "$1" 1
-  held=$(rank "$3" "$1")  # takes longest, so before the step
+  held=$(rank "$3" "$1")  # slow, so it comes before the step
   kill -STOP "$held"
   within 20 one_slice_past "$1" "$2" || bad "$1 has not reached step $2"
   past "$1" $steps && bad "$1 was over before it could be held"
@@ -121,15 +121,15 @@ one_slice_past() {
 }
 release() { kill -CONT "$held"; }
 
-# resumed RUN: after which steps it was resumed.
+# resumed RUN: prints the steps after which it was resumed.
 resumed() { sed -n 's/.*"event":"resume","step":\([0-9]*\).*/\1/p' "$1/metrics.jsonl" | grep -vx 0 | paste -sd, ; }
 
-# state_of RUN KEY: a value of state.json.
+# state_of RUN KEY: prints a value in state.json.
 state_of() { tr -d '\n' 2>/dev/null <"$1/state.json" | sed -n 's/.*"'"$2"'": *"\{0,1\}\([^",}]*\).*/\1/p'; }
 
 last_of() { echo "$1/checkpoints/step_$(printf %08d $steps)"; }
 
-# unbroken [STRATEGY]: the run that nothing disturbs, made once: unbroken, or unbroken-STRATEGY.
+# unbroken [STRATEGY]: makes the undisturbed run, unbroken or unbroken-STRATEGY, if there is none.
 unbroken() {
   local job run=unbroken${1:+-$1}
   [[ -e $(last_of "$run")/manifest.json ]] && return
@@ -138,13 +138,13 @@ unbroken() {
   ended 60 COMPLETED 0
 }
 
-# same_weights RUN [STRATEGY]: it has ended as the unbroken run has.
+# same_weights RUN [STRATEGY]: checks that it has ended with the unbroken run's weights.
 same_weights() {
   unbroken "${@:2}"
-  llamesh diff "$(last_of "unbroken${2:+-$2}")" "$(last_of "$1")" || bad "other weights than the unbroken run's"
+  llamesh diff "$(last_of "unbroken${2:+-$2}")" "$(last_of "$1")" || bad "the weights differ from the unbroken run's"
 }
 
-# images NODE...: the nodes of these that have memory checkpoints.
+# images NODE...: prints which of these nodes have memory checkpoints.
 images() {
   local node
   for node in "$@"; do if cluster on "$node" sh -c 'ls -d /dev/shm/llamesh-memory-*' &>/dev/null; then echo "node$node"; fi; done
@@ -152,8 +152,8 @@ images() {
 
 # --- processes
 
-# ranks [RUN]: the process ids of the ranks (of a run), of all nodes, as the head sees them. One
-# grep for all processes: a run trains on while it is looked for.
+# ranks [RUN]: prints the head's process ids for the ranks (of a run) on all nodes. Uses one grep
+# for all processes, because the run trains on meanwhile.
 ranks() {
   local folder argument=${1:+run.folder=$1}
   for folder in $(grep -lsz${1:+x} -- "${argument:-llamesh}" /proc/[0-9]*/cmdline); do
@@ -165,7 +165,7 @@ ranks() {
 
 no_ranks() { [[ -z $(ranks "$1") ]]; }
 
-# rank N RUN: the process id of one rank.
+# rank N RUN: prints the process id of one rank.
 rank() {
   local process
   for process in $(ranks "$2"); do
@@ -173,11 +173,11 @@ rank() {
   done
 }
 
-# node_of_process PROCESS: the number of the node that a rank is on. node_of N RUN: the same for rank N.
+# node_of_process PROCESS: prints the number of a rank's node. node_of N RUN: does so for rank N.
 node_of_process() { tr '\0' '\n' <"/proc/$1/environ" | sed -n 's/^SLURMD_NODENAME=node//p'; }
 node_of() { node_of_process "$(rank "$1" "$2")"; }
 
-# slurmstepds NODE STEP: Slurm's process of the job's step there.
+# slurmstepds NODE STEP: prints the process ids of slurmstepd there for the job's step.
 slurmstepds() {
   local process
   for process in $(grep -ls "^slurmstepd: \[$job\.$2\]" /proc/[0-9]*/cmdline); do
@@ -186,7 +186,7 @@ slurmstepds() {
   done
 }
 
-# ranks_here: the ranks on the nodes of the scenario.
+# ranks_here: prints the ranks on the scenario's nodes.
 ranks_here() {
   local process node
   for process in $(ranks); do
@@ -195,7 +195,7 @@ ranks_here() {
 }
 no_rank_here() { [[ -z $(ranks_here) ]]; }
 
-# processes_here: these, and Slurm's processes of the scenario's jobs.
+# processes_here: prints these ranks, and slurmstepd's processes for the scenario's jobs.
 processes_here() {
   local job
   ranks_here
@@ -203,12 +203,12 @@ processes_here() {
 }
 no_process() { [[ -z $(processes_here) ]]; }
 
-# saving RUN: a save is under way, or was cut off.
+# saving RUN: succeeds if a save is in progress or was interrupted.
 saving() { compgen -G "$1/checkpoints/*.partial-*" >/dev/null; }
 
-# held_in_save RUN PROCESS: a save has begun and waits for this rank, which has been stopped. Without
-# that a save of a tenth of a second would be over before a fault can meet it. A rank that is stopped
-# after its part of the last collective holds nothing: callers try again.
+# held_in_save RUN PROCESS: stops this rank if a save has begun; succeeds if the save then waits for it. Without this, a
+# save of a tenth of a second would be over before a fault can hit it. A rank that is stopped after its part of the last
+# collective holds nothing up: callers try again.
 held_in_save() {
   saving "$1" || return
   kill -STOP "$2"
@@ -218,8 +218,8 @@ held_in_save() {
   return 1
 }
 
-# nothing_left: no process of any job is on any node, soon. Ranks end within a minute. Slurm gives up a step that it cannot
-# end after as long (UnkillableStepTimeout), and its own processes may outlive that.
+# nothing_left: checks that soon no process of any job is left. Ranks end within a minute. Slurm gives up on a step that
+# it cannot end after UnkillableStepTimeout, and its own processes may outlive that.
 nothing_left() {
   within 60 no_rank_here || bad "ranks are left: $(ranks_here)"
   within 150 no_process || bad "Slurm's processes are left: $(processes_here)"
@@ -227,7 +227,7 @@ nothing_left() {
 
 # --- the cluster's settings
 
-# slurmd_timeout SECONDS: for how long slurmctld waits for a node that does not answer, until it
+# slurmd_timeout SECONDS: sets how long slurmctld waits for a node that does not answer before it
 # ends its jobs.
 slurmd_timeout() {
   sed -i "s/^SlurmdTimeout=.*/SlurmdTimeout=$1/" "$SLURM_CONF"
@@ -241,7 +241,7 @@ idle() {
   for node in $nodes; do [[ $(sinfo -h -n "node$node" -o %T 2>/dev/null) == idle ]] || return; done
 }
 
-# clean_up: the nodes as they were, whatever the scenario has left.
+# clean_up: resets the nodes, whatever the scenario has left behind.
 clean_up() {
   local node process job
   for job in $(cat "$scenario.jobs" 2>/dev/null); do scancel "$job" 2>/dev/null; done

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# run.sh LLAMESH [SCENARIO...]: what becomes of jobs on a real Slurm of 14 nodes (cluster.sh), a
-# line for each scenario; all of scenarios.sh, or those that are named. Ends with 1 when one has
-# failed, and with 77 where no cluster can be made. Within `cluster.sh run 14 bash` it takes that
-# cluster.
+# run.sh LLAMESH [SCENARIO...]: runs all scenarios of scenarios.sh, or those named, on a real Slurm
+# with 14 nodes (cluster.sh), and prints a line for each. Exits with 1 if one has failed, and with
+# 77 if no cluster can be created. Within `cluster.sh run 14 bash` it uses that cluster.
 # shellcheck disable=SC2034,SC2154,SC1091  # jobs.sh and scenarios.sh use and make them
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd -P)
@@ -11,7 +10,7 @@ source "$here/scenarios.sh"
 on_cluster 14 "$0" "$@"
 begin=$SECONDS
 
-# run_scenarios NODES SCENARIO...: one after the other, on these nodes.
+# run_scenarios NODES SCENARIO...: runs them one after the other on these nodes.
 run_scenarios() {
   local nodes=$1 scenario verdict started
   shift

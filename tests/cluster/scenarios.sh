@@ -1,8 +1,8 @@
 # shellcheck shell=bash disable=SC2154,SC2034,SC2015
-# Sourced by run.sh: the scenarios. Each is a function; jobs.sh has what they are made of.
+# Sourced by run.sh: the scenarios. Each is a function, built from those in jobs.sh.
 
-# What has no need of each other's nodes runs side by side: much of it is waiting. At first and at
-# last what uses, or disturbs, the whole cluster.
+# Scenarios on different nodes run in parallel: they mostly wait. Those that use or disturb the
+# whole cluster come first and last.
 at_first=(startup templates multi_node fewer_nodes)
 on_nodes_1_2=(
   config_error no_room_in_memory own_folders without_pmix no_program halted_before rank_killed_in_step rank_killed_in_save
@@ -18,8 +18,8 @@ at_last=(slow_node_left_out pair_cut pair_cut_at_ends pair_cut_in_save node_cut 
 
 # --- what works when nothing is wrong
 
-# From srun to the first step, 4 nodes x 1 and x 4 ranks. Another load of the machine shows here:
-# the best of three counts.
+# Time from srun to the first step, on 4 nodes with 1 and 4 ranks each. Other load on the machine
+# shows here, so the best of three counts.
 startup() {
   local ranks try folder begin took best told=
   for ranks in 1 4; do
@@ -47,8 +47,8 @@ templates() {
     grep '^#SBATCH' "$template" | grep -qv '#.*# ' && bad "a directive of $template has no comment"
     number=$((number + 1))
   done
-  # The example names a partition and machines that this cluster does not have: only its size is
-  # changed.
+  # The example names a partition and node types that this cluster does not have. Overrides these
+  # and its size.
   for template in "$sources"/slurm/sites/*.sbatch; do
     bash -n "$template" && sbatch --test-only --partition=main --constraint= --nodes=2 --ntasks-per-node=2 \
       --cpus-per-task=1 --gpus-per-node=0 "$template" || bad "sbatch --test-only refuses $template"
@@ -65,7 +65,7 @@ single_node() {
   tell "1 node x 2 ranks, 10 steps"
 }
 
-# A dependent job exports the best checkpoint. lm-eval is not installed there: the log has its command.
+# A dependent job exports the best checkpoint. lm-eval is not installed here: the log has its command.
 evaluated() {
   local training name
   submit single-node evaluated -- train.steps=10 evaluate.every_steps=5 evaluate.batches=1 checkpoint.keep_best=1 \
@@ -108,14 +108,14 @@ sweep() {
   tell "4 tasks, 4 losses"
 }
 
-# The commands of the first section of docs/cluster.md, as written, by a user who waits between
-# them.
+# Runs the commands in the first section of docs/cluster.md as written, like a user who waits
+# between them.
 documentation() {
   local command all=()
   mkdir -p user installed/share/llamesh
   ln -sfn "$sources/inputs" installed/share/llamesh/inputs
   ln -sfn "$sources/slurm" installed/share/llamesh/slurm
-  # What the modulefile does, whose own tests are elsewhere.
+  # Does what the modulefile does, which has its own tests.
   module() { [[ $* == "load llamesh" ]] && LLAMESH_ROOT=$work/installed; }
   sbatch() { job=$(command sbatch --parsable "$(other_nodes)" "$@") && echo "$job" >>"$work/$scenario.jobs"; }
   cd user || exit 1
@@ -139,7 +139,7 @@ documentation() {
 goes_on_again() { [[ -n $(resumed runs/first) ]]; }
 stopped_by_halt() { [[ $(state_of runs/first reason) == *halt* ]]; }
 
-# The command of docs/cluster.md for as many nodes as there are, as written, on four of them.
+# Runs docs/cluster.md's command for a range of nodes as written, on four nodes.
 fewer_nodes() {
   local command
   command=$(sed -n '/^## Fewer nodes/,/^## How/s/^    \(sbatch .*\)/\1/p' "$sources/docs/cluster.md")
@@ -181,7 +181,7 @@ no_room_in_memory() {
   tell "exit code 78, one line"
 }
 
-# /tmp is each node's own.
+# Each node has its own /tmp.
 own_folders() {
   local host
   submit multi-node /tmp/own-run
@@ -201,13 +201,13 @@ without_pmix() {
   tell "$(sed -n 's/^llamesh: //p' "$scenario.0.log" | cut -c 1-80)"
 }
 
-# Neither on the PATH nor from a module, whatever the template.
+# llamesh is neither on the PATH nor in a module, for every template.
 no_program() {
   local template options
   for template in single-node multi-node requeue resilient chain sweep preflight; do
     case $template in
       sweep) options=--array=0 ;;
-      resilient) options=--nodes=2 ;;  # a third one may be another scenario's, and down
+      resilient) options=--nodes=2 ;;  # a third one may belong to another scenario, and be down
       *) options= ;;
     esac
     PATH=${PATH#"$work/bin:"} submit $template no-program --job-name=lost $options
@@ -218,7 +218,7 @@ no_program() {
   tell "exit code 78 of 7 templates, not queued again"
 }
 
-# Nothing is launched where a halt file lies.
+# Nothing is launched if the run folder has a halt file.
 halted_before() {
   mkdir -p halted-before
   touch halted-before/halt
@@ -231,7 +231,7 @@ halted_before() {
 
 # --- a rank dies
 
-# goes_on RUN: the run, submitted again, ends as if nothing had been.
+# goes_on RUN: submits the run again; it must end with the unbroken run's weights.
 goes_on() {
   submit multi-node "$1"
   ended 60 COMPLETED 0
@@ -244,7 +244,7 @@ rank_killed_in_step() {
   local node
   node=$(node_of_process "$held")
   kill -KILL "$held"
-  ended 15 FAILED 75 137  # of the ranks that noticed, or of SIGKILL
+  ended 15 FAILED 75 137  # from the ranks that noticed, or from SIGKILL
   nothing_left
   verdict_is rank-killed "rank 3 on node$node has sent no heartbeat" 3 "\"node$node\""
   local code
@@ -271,7 +271,7 @@ rank_killed_in_save() {
   tell "in try $try, submitted again: resumed after step $(resumed save-killed), same weights"
 }
 
-# A rank never comes to MPI_Init. Any of the others may say so, and srun passes on 75 or a signal's
+# A rank never reaches MPI_Init. Any other rank may report it, and srun returns 75 or a signal's
 # code.
 never_in_mpi_init() {
   mkdir -p late
@@ -287,7 +287,7 @@ never_in_mpi_init() {
   tell "exit code $code after 3 s in MPI_Init, submitted again: same weights"
 }
 
-# A rank dies before MPI_Init, in which the others wait for it: srun tells them to end, and Slurm's
+# A rank dies before MPI_Init, where the others wait for it. srun tells them to end, and Slurm's
 # KillWait is 30 s.
 killed_in_mpi_init() {
   mkdir -p killed-early
@@ -304,7 +304,7 @@ killed_in_mpi_init() {
 
 # --- the run is asked to stop
 
-# The signal kills ranks that have not come to main. The job script remembers it, and does not
+# The signal kills ranks that have not reached main. The job script remembers it, and does not
 # launch them again.
 stopped_before_main() {
   mkdir -p before-main
@@ -321,7 +321,7 @@ stopped_before_main() {
   tell "$(log_of_job | sed -n 's/.*\(stopped early .*\): job.*/\1/p'), queued again, same weights"
 }
 
-# stopped_early RUN: the job has ended with 75 and a checkpoint of its last step.
+# stopped_early RUN: checks that the job ended with 75 and a checkpoint of its last step.
 stopped_early() {
   ended "${2:-30}" FAILED 75
   nothing_left
@@ -349,8 +349,8 @@ signalled() {
 signal_usr2() { signalled USR2; }
 signal_term() { signalled TERM; }
 
-# A second SIGTERM, in the middle of a save, leaves the checkpoints before it standing; the run goes
-# on from there.
+# A second SIGTERM during a save leaves the earlier checkpoints intact, and the run continues from
+# them.
 second_term() {
   submit multi-node second-term --no-requeue
   held_past second-term 12 0
@@ -381,7 +381,7 @@ halt_file() {
 
 # --- the job is queued again
 
-# ended_after_restarts RUN N: the job has run N times more, and ended as if nothing had been.
+# ended_after_restarts RUN N: checks that the job restarted N times, and ended with the unbroken run's weights.
 ended_after_restarts() {
   ended 180 COMPLETED 0
   [[ $(field Restarts) == "$2" ]] || bad "$(field Restarts) restarts, not $2"
@@ -398,7 +398,7 @@ requeue_template() {
   has_to_log "is queued again"
 }
 
-# Any template will do where slurm.conf says RequeueExit=75. Slurm then queues again even a job with
+# If slurm.conf says RequeueExit=75, any template will do. Slurm then requeues even a job with
 # --no-requeue.
 site_requeues() {
   echo RequeueExit=75 >>"$SLURM_CONF"
@@ -412,8 +412,8 @@ site_requeues() {
   scontrol reconfigure
 }
 
-# A launch that fails after a while is tried once more; how long the start took is counted from the
-# second launch.
+# A launch that fails after a while is tried once more. The startup time counts from the second
+# launch.
 second_try() {
   local launch
   mkdir -p fails-once
@@ -428,7 +428,7 @@ second_try() {
   tell "the second launch took $launch s"
 }
 
-# Slurm sends SIGTERM first, at which the run saves.
+# Slurm sends SIGTERM first, and the run saves.
 scontrol_requeue() {
   submit requeue by-hand
   held_past by-hand 25 0
@@ -437,7 +437,7 @@ scontrol_requeue() {
   ended_after_restarts by-hand 1
 }
 
-# The same signal, but nobody wants it back.
+# scancel sends the same signal, but the job must not be queued again.
 cancelled() {
   submit requeue cancelled
   held_past cancelled 12 0
@@ -468,8 +468,8 @@ job_chain() {
   tell "3 links: stopped, done after resuming at step $(resumed chained), nothing left to do"
 }
 
-# Of two minutes the last one is kept in hand. Most of the first one the start waits, which it need
-# not train through. The template's signal, which would come first, is left out.
+# llamesh reserves the last of two minutes. The start sleeps through most of the first one, so that
+# little is trained. --signal replaces the template's signal, which would come first.
 walltime() {
   mkdir -p slow-start
   printf '#!/bin/bash\nsleep 40\nexec %q "$@"\n' "$work/bin/llamesh" >slow-start/llamesh
@@ -481,7 +481,7 @@ walltime() {
   tell "75, $(state_of walltime reason), after $(field RunTime) of $(field TimeLimit)"
 }
 
-# starts_are N RUN: the run has begun to train for the N-th time after the same step.
+# starts_are N RUN: succeeds if the run trains for the N-th time after the same step.
 starts_are() { [[ $(state_of "$2" starts_here) == "$1" && $(state_of "$2" state) == running ]]; }
 
 # Each start ends before it has saved anything. The third one refuses.
@@ -515,7 +515,7 @@ slurmctld_stopped() {
   tell "the run went on, same weights"
 }
 
-# The ranks end with 75 while nobody can queue the job again: the script waits for the controller.
+# The ranks end with 75 while slurmctld is down: the script waits for it to queue the job again.
 slurmctld_away_at_the_end() {
   submit requeue away
   held_past away 12 0
@@ -555,8 +555,8 @@ node_killed() {
   cluster node "$node" on
 }
 
-# A node fails, and no other is free: the user lets the job go on with the nodes that are left. A
-# job that is submitted then starts on these at once.
+# A node fails, and no other is free: the user lets the job continue on the remaining nodes. A job
+# submitted afterwards starts on these at once.
 node_range() {
   local node nodes="6 7 8"
   submit requeue node-range --nodes=2-3
@@ -577,8 +577,8 @@ node_range() {
 }
 on_two_nodes() { has_to_log "mesh replicate=2 x shard=2"; }
 
-# Slurm takes a node for good, but every launch there fails: something lies where PMIx wants to bind
-# its socket.
+# Slurm considers a node healthy, but every launch there fails: something is in the place of PMIx's
+# socket.
 bad_node() {
   local step socket nodes="6 7 8"
   submit requeue bad-node --hold
@@ -593,7 +593,7 @@ bad_node() {
   tell "tried five times, then queued again without node7: same weights"
 }
 
-# What an earlier start has left on a node is in the way of the first two steps, as after a cut that
+# Leftovers of an earlier start on a node block the first two job steps, as after a network cut that
 # has healed.
 stale_step() {
   local socket nodes="6 7"
@@ -609,14 +609,14 @@ stale_step() {
   tell "launched three times, same weights"
 }
 
-# Its PMIx socket stays behind and is in the way of the step of that number when the job is started
-# again on that node.
+# The killed slurmstepd leaves its PMIx socket behind. This blocks the step with the same number
+# when the job restarts on that node.
 slurmstepd_killed() {
   local stepds
   submit requeue stepd-killed
   held_past stepd-killed 25 2
   mapfile -t stepds < <(slurmstepds "$(node_of_process "$held")" 0)
-  release  # before: a stopped process whose session leader dies gets SIGHUP, and the run would save
+  release  # first: a stopped process whose session leader dies gets SIGHUP, and the run would save
   kill -KILL "${stepds[@]}"
   ended_after_restarts stepd-killed 1
   has_to_log "has not started .* it is tried once more"
@@ -627,7 +627,7 @@ slurmstepd_killed() {
 # Memory checkpoints, and none on disk before the end.
 in_memory=(checkpoint.memory.every_steps=4 checkpoint.every_steps=1000)
 
-# fails RUN FAULT...: the fault. Sets failed_after, the last step that was done before the next launch.
+# fails RUN FAULT...: injects the fault. Sets failed_after, the last step before the next launch.
 fails() {
   "${@:2}"
   within 60 logged "the run failed in step" || bad "the run has not failed"
@@ -635,30 +635,30 @@ fails() {
 }
 lost_steps() { echo $((failed_after - $(resumed "$1" | sed 's/.*,//'))); }
 
-# continued_from_memory RUN STEPS: it was resumed from memory, and lost this many steps at most.
+# continued_from_memory RUN STEPS: checks that it resumed from memory, and lost at most this many steps.
 continued_from_memory() {
   grep -q "resumed after step [0-9]* from memory" "$1/log.txt" || bad "it was not resumed from memory"
   (($(lost_steps "$1") <= $2)) || bad "$(lost_steps "$1") steps are lost, more than $2"
 }
 
-# resilient RANK RUN NODES SPARES RESIZE [KEY=VALUE...]: a job of that script, held by this rank past step 25.
+# resilient RANK RUN NODES SPARES RESIZE [KEY=VALUE...]: submits resilient.sbatch; this rank holds the run past step 25.
 resilient() {
   LLAMESH_HEALTH=off SPARES=$4 RESIZE=$5 submit resilient "$2" --nodes="$3" -- "${@:6}"
   held_past "$2" 25 "$1"
 }
 
-# relaunched RUN: it has ended as if nothing had been, and the job was not queued again.
+# relaunched RUN: checks that the run resumed and completed, and that its job was not queued again.
 relaunched() {
   ended 180 COMPLETED 0
   [[ $(field Restarts) == 0 ]] || bad "$(field Restarts) restarts, not 0"
   [[ -n $(resumed "$1") ]] || bad "it was not resumed"
 }
 
-# blames RUN HOST: the run's list of bad nodes has this one alone.
+# blames RUN HOST: checks that the run's list of bad nodes has only this one.
 blames() { [[ $(sed -n 's/.*"host": "\(.*\)",/\1/p' "$1/bad_nodes.json" | sort -u) == "$2" ]] || bad "$(cat "$1/bad_nodes.json")"; }
 
-# seconds_to_step RUN: from the verdict to the first step after it. Where Slurm has ended the ranks before they gave one,
-# it is supervise's.
+# seconds_to_step RUN: prints the seconds from the verdict to the first step after it. If Slurm ended the ranks before
+# they gave one, it is supervise's.
 seconds_to_step() {
   local verdict first
   verdict=$(sed -n 's/.*"time": "\(.*\)",/\1/p' "$1/bad_nodes.json" | head -n 1)
@@ -668,8 +668,8 @@ seconds_to_step() {
   echo $((first - verdict))
 }
 
-# spare_after RUN STRATEGY FAULT LOST: a fault to the second node's first rank; the spare takes its place, and LOST steps
-# at most are lost.
+# spare_after RUN STRATEGY FAULT LOST: injects a fault on the second node, whose first rank holds the run. The spare
+# must take its place, and at most LOST steps may be lost.
 spare_after() {
   local node took failed_after run=$1
   resilient 2 "$run" 3 1 shrink sharding.strategy="$2" "${in_memory[@]}"
@@ -695,15 +695,15 @@ blamed() { sed -n 's/.*"host": "node\(.*\)",/\1/p' "$1/bad_nodes.json" | head -n
 # shellcheck disable=SC2086  # several nodes
 nothing_in_memory() { [[ -z $(images $nodes) ]] || bad "memory checkpoints are left on $(images $nodes)"; }
 
-# The other node has partner copies, of the memory checkpoint before if the newest had not arrived.
+# The other node has partner copies; if the newest have not arrived, those of the memory checkpoint before.
 spare_after_rank_stopped() {
   spare_after spare-for-rank full_shard rank_off 9
   same_weights spare-for-rank full_shard
   nothing_in_memory
 }
-rank_off() { :; }  # it has been stopped
+rank_off() { :; }  # it is stopped already
 
-# The node that is left has all shards.
+# The remaining node has all shards.
 shrunk_after_node_killed() {
   local node failed_after
   resilient 2 shrunk 2 0 shrink "${in_memory[@]}"
@@ -717,7 +717,7 @@ shrunk_after_node_killed() {
   tell "on 1 node instead of 2: from memory after step $(resumed shrunk), $(lost_steps shrunk) steps lost"
 }
 
-# The job gives the node that is left back, without anything in its memory.
+# The job releases the remaining node, with nothing left in its memory.
 requeued_after_node_killed() {
   local node
   resilient 2 requeued-small 2 0 requeue checkpoint.memory.every_steps=4
@@ -729,8 +729,8 @@ requeued_after_node_killed() {
   ended_after_restarts requeued-small 1
 }
 
-# Nothing can be launched on the spare, as in bad_node: the run continues on one node, whose memory the site has cleaned,
-# from disk.
+# Nothing can be launched on the spare, as in bad_node, and the site has cleaned the other node's memory: the run
+# continues from disk on that node.
 all_spares_bad() {
   local node step socket nodes="9 10 11"
   mkdir -p site
@@ -755,7 +755,7 @@ all_spares_bad() {
   tell "on 1 node instead of 2: resumed from disk after step $(resumed spares-bad)"
 }
 
-# A rank of the second launch is killed as soon as it is there.
+# A rank of the second launch is killed as soon as it appears.
 killed_again_at_once() {
   local node failed_after
   resilient 2 killed-again 3 1 shrink "${in_memory[@]}"
@@ -771,8 +771,8 @@ killed_again_at_once() {
 }
 rank_is_there() { [[ -n $(rank "$1" "$2") ]]; }
 
-# A node with a slow network is left out before the first step: a spare takes its place. Then there is no spare left, and
-# the job's new start keeps the node that is slow now, and names it.
+# A node with a slow network is left out before the first step: a spare takes its place. Then a job without a spare
+# keeps the slow node, and names it.
 slow_node_left_out() {
   local rate=100mbit nodes="1 2 3 4"
   trap 'cluster rate 2 full' EXIT
@@ -790,8 +790,8 @@ slow_node_left_out() {
   tell "$(sed -n 's/.*links on node2: link \(.*\)/\1/p' slow-node/log.txt | tail -n 1)"
 }
 
-# Slurm does not end a job with --no-kill when its batch node dies: the guard cleans the other nodes' memory and queues it
-# again.
+# Slurm does not end a job with --no-kill when its batch node dies: the guard cleans the other nodes' memory and queues
+# the job again.
 batch_node_killed() {
   local node
   resilient 0 batch-killed 3 1 shrink checkpoint.memory.every_steps=4
@@ -803,7 +803,7 @@ batch_node_killed() {
   ended_after_restarts batch-killed 1
 }
 
-# The script's process alone is told to stop: so are the ranks, and the job is queued again.
+# Only the script's process gets the signal. The ranks stop as well, and the job is queued again.
 relaunch_told() {
   resilient 0 relaunch-told 3 1 shrink checkpoint.memory.every_steps=4
   scancel --batch --signal=USR2 "$job"
@@ -813,7 +813,7 @@ relaunch_told() {
   ended_after_restarts relaunch-told 1
 }
 
-# ends_by_itself RUN: a run that hangs has to end within 60 s, on all nodes.
+# ends_by_itself RUN: checks that a hanging run ends within 60 s on all nodes.
 ends_by_itself() {
   local begin=$SECONDS
   within 60 no_ranks "$1" || bad "ranks still hang after 60 s: $(ranks "$1")"
@@ -840,8 +840,7 @@ link_cut() {
   tell "$first; submitted again: resumed after step $(resumed link-cut), same weights"
 }
 
-# verdict_is RUN TEXT RANKS HOSTS: one line on stderr, in log.txt, in the job's comment and in
-# state.json.
+# verdict_is RUN TEXT RANKS HOSTS: checks the verdict on stderr, in log.txt, in the job's comment and in state.json.
 verdict_is() {
   has_to_log "^llamesh: $2"
   recorded_is "$@"
@@ -851,15 +850,15 @@ recorded_is() {
   state=$(tr -d ' \n' <"$1/state.json")
   grep -q "$2" "$1/log.txt" || bad "log.txt does not say '$2'"
   [[ $(state_of "$1" reason) == "$2"* ]] || bad "state.json has the reason '$(state_of "$1" reason)'"
-  [[ $state == *"\"culprit_ranks\":[$3],\"culprit_hosts\":[$4],"* ]] || bad "other culprits in state.json: $state"
+  [[ $state == *"\"culprit_ranks\":[$3],\"culprit_hosts\":[$4],"* ]] || bad "unexpected culprits in state.json: $state"
   scontrol show job "$job" | grep -q "Comment=$2" || bad "the job's comment is not '$2'"
 }
 
 says_why() { [[ -n $(state_of "$1" reason) ]]; }
 
-# cut_pair RUN WHEN RANKS-A-NODE FIRST SECOND KEY=VALUE...: a run on four nodes two of which cannot
-# reach each other any more, from when `WHEN RUN PROCESS` is true, which it has to find out in time.
-# FIRST and SECOND are the first ranks on these nodes, PROCESS is FIRST's and may have been stopped.
+# cut_pair RUN WHEN RANKS-A-NODE FIRST SECOND KEY=VALUE...: starts a run on four nodes. Once `WHEN RUN
+# PROCESS` succeeds, two of them can no longer reach each other, and the run must find that out in time. FIRST
+# and SECOND are the first ranks on these nodes. PROCESS is FIRST's and may have been stopped.
 cut_pair() {
   local run=$1 when=$2 first=$4 second=$5
   submit multi-node "$run" --no-requeue --nodes=4 --ntasks-per-node="$3" -- sharding.strategy=full_shard train.steps=1000000 "${@:6}"
@@ -879,14 +878,14 @@ cut_pair() {
   tell "verdict after $said s, ended after $((SECONDS - begin)) s: $(sed -n 's/.*"doing": "\(.*\)",/\1/p' "$run/state.json")"
   within 20 no_jobs || bad "the job has not ended"
   nothing_left
-  # Of a node that does not reach the first one srun gets no line.
+  # srun gets no line from a node that cannot reach the first one.
   ((first == 0)) || has_to_log "^llamesh: rank $first on node$one and rank $second"
   recorded_is "$run" "rank $first on node$one and rank $second on node$other cannot reach each other" "$first,$second" \
     "\"node$one\",\"node$other\""
   grep -q '"kind": "link"' "$run/failure.json" && compgen -G "$run/flight/rank-0000[$first$second]" >/dev/null || bad "no failure.json, or no flight record: $(ls "$run")"
 }
 
-# The ring of heartbeats does not pass between them.
+# The ring of heartbeats does not pass between the two nodes.
 pair_cut() {
   cut_pair pair-cut true 1 1 3 checkpoint.every_steps=1000000
   grep -q '"doing": "training step [0-9]*, in the [a-z-]* of .* along ' pair-cut/state.json || bad "state.json does not name the collective"
@@ -904,12 +903,12 @@ pair_cut_in_save() {
       data.sequence_length=8 train.global_batch=4
     if grep -q '"doing": "saving step [0-9]*, in the [a-z-]* of .* along world' pair-cut-in-save/state.json; then return; fi
   done
-  bad "in $try tries the cut has not met a save, or state.json does not say in what: $(state_of pair-cut-in-save doing)"
+  bad "in $try tries the cut has not hit a save, or state.json does not name the collective: $(state_of pair-cut-in-save doing)"
 }
 
-# cut_node RUN NODES RANK SILENT: a run of two ranks a node, where the node of RANK is cut off while
-# Slurm waits for it, as sites have it, and while it still reaches the run folder, as all nodes do
-# here. The verdict has to name rank SILENT.
+# cut_node RUN NODES RANK SILENT: starts a run with two ranks per node and cuts off RANK's node.
+# Slurm waits for the node, as at sites, and the node still reaches the run folder, as all nodes do
+# here. The verdict must name rank SILENT.
 cut_node() {
   local run=$1 node blamed begin said ended
   slurmd_timeout 300
@@ -938,7 +937,7 @@ node_cut() {
   grep -q '"reason": ".*; node[0-9]* answers no other host"' node-cut/state.json || bad "$(cat node-cut/state.json)"
 }
 
-# Of two nodes nobody can say which is cut off: the one with rank 0 gives the verdict, and says so.
+# With two nodes, either may be cut off: the one with rank 0 gives the verdict, and says so.
 node_cut_of_two() {
   cut_node node-cut-of-two 2 2 3
   grep -q '"reason": ".* hears from 1 of 2 hosts, its own included: either side may be cut off"' node-cut-of-two/state.json ||
@@ -970,7 +969,7 @@ preflight() {
   tell "0, and not trained"
 }
 
-# node1 has another llamesh than the two others.
+# node1's llamesh differs from that on the two others.
 preflight_bad_node() {
   mkdir -p other
   cp "$program" other/llamesh
@@ -987,11 +986,11 @@ preflight_bad_node() {
 
 # --- traffic between nodes
 
-# sent: the bytes that node1 and node2 have sent so far, all told.
+# sent: prints the bytes that node1 and node2 have sent so far, in total.
 sent() { awk '$1 ~ /^veth[12]:/ { sum += $2 } END { printf "%.0f", sum }' /proc/net/dev; }
 
-# A model large enough that what Slurm and MPI say beside it is small, and runs of 3 and 13 steps,
-# whose difference is ten steps and nothing else.
+# crossed STRATEGY STEPS: prints the bytes that a run sends. The model is so large that Slurm's and
+# MPI's own traffic is small, and runs of 3 and 13 steps differ by exactly ten steps.
 crossed() {
   local strategy=$1 length=$2 before
   before=$(sent)
@@ -1001,8 +1000,8 @@ crossed() {
     bad "the run with $strategy failed"
   echo $(($(sent) - before))
 }
-# counted STRATEGY: bytes between the nodes of all four ranks and both axes in ten steps, as the
-# metrics have them.
+# counted STRATEGY: prints the bytes between the nodes in ten steps, over all four ranks and both
+# axes, as the metrics have them.
 counted() {
   tail -n 3 "traffic-$1-13/metrics.jsonl" | sed -n 's/.*"traffic_between_nodes":{"replicate":\([0-9]*\),"shard":\([0-9]*\)}.*/\1 \2/p' |
     tail -n 1 | awk '{ print 4 * 10 * ($1 + $2) }'

@@ -9,7 +9,7 @@
 namespace llamesh::test {
 namespace {
 
-/// Returns bytes that only this message between these ranks has.
+/// Returns bytes that are unique to this message between these ranks.
 std::vector<std::byte> message_bytes(int from, int to, std::size_t size) {
   std::vector<std::byte> bytes(size);
   for (std::size_t i = 0; i < size; ++i)

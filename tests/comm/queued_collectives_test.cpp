@@ -12,7 +12,7 @@
 namespace llamesh::comm {
 namespace {
 
-/// A fixture with a worker's stream in place of a GPU's. Work in it waits to be let through.
+/// A fixture with a worker's stream in place of a GPU's. Its work waits at a gate.
 class QueuedCollectivesTest : public testing::Test {
  protected:
   struct Work {
@@ -32,7 +32,7 @@ class QueuedCollectivesTest : public testing::Test {
     work.done.wait();
     queued_.poll();
   }
-  /// Queues a collective that lasts until its work is let through.
+  /// Queues a collective that lasts until its gate opens.
   std::unique_ptr<Work> queue(const char* subject) {
     const auto call = CollectiveCall::of("all-gather", subject, "bf16", 4096);
     ticket_ = FlightRecorder::instance().asked(*members_, call);
@@ -97,7 +97,7 @@ TEST_F(QueuedCollectivesTest, AreRecordedAsStartedAndFinishedThen) {
   FlightRecorder::instance().release();
 }
 
-/// The host may wait for others while it queues one.
+/// Queueing a collective may make the host wait for others.
 TEST_F(QueuedCollectivesTest, AreInProgressBeforeTheyAreQueuedCompletely) {
   const auto call = CollectiveCall::of("all-gather", "layers.0", "bf16", 4096);
   const auto ticket = FlightRecorder::instance().asked(*members_, call);
@@ -114,7 +114,7 @@ TEST_F(QueuedCollectivesTest, AreForgottenAsOthersAreQueued) {
   const auto before = queue("layers.1");
   before->gate.set_value();
   before->done.wait();
-  const auto next = queue("layers.2");  // its begin() asks the event of the one before
+  const auto next = queue("layers.2");  // its begin() polls the one before
   EXPECT_EQ(collectives_entered(members_->id), 2);
   EXPECT_EQ(in_progress(), Titles{});
   pass(*next);

@@ -418,7 +418,7 @@ TEST_F(LateRank, IsNamedInExchangesBetweenPeers) {
 }
 
 /// All hosts have queued the collective, but one rank's GPU hangs in a kernel before it. A worker's
-/// stream stands for the GPU's.
+/// stream stands in for the GPU's.
 TEST_F(LateRank, IsNamedIfOnlyItsGpuHasNotCome) {
   const bool late = world().rank() == other();
   const auto members = data_plane(*world().members());

@@ -34,8 +34,8 @@
 // FAKE_GPU_TELLS_WAITS=1: on exit the process reports how often the host has waited for the GPU
 // since its first collective.
 // FAKE_PROFILER=FILE: writes a line per profiler or NVTX call (nvtx.cpp) to FILE.PID.
-// FAKE_GPU_KERNEL_TAKES=N: each kernel takes N microseconds more.
-// FAKE_GPU_HANGS_WITH=FILE: no kernel ends any more once the file exists.
+// FAKE_GPU_KERNEL_TAKES=N: each kernel takes N microseconds longer.
+// FAKE_GPU_HANGS_WITH=FILE: kernels hang once the file exists.
 // FAKE_GPU_IDLE=1: kernels, copies and collectives do nothing and memory is never touched, so that
 // problems too large for this machine run through on the host side.
 

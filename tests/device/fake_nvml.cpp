@@ -1,5 +1,5 @@
 // NVML with three GPUs: 0000:01:00.0 is healthy, 0000:02:00.0 has every fault, and 0000:03:00.0 is
-// one about which the driver can say nothing. Return codes and values are nvml.h's.
+// one about which the driver knows nothing. Return codes and values are those in nvml.h.
 
 extern "C" {
 
@@ -24,14 +24,14 @@ int nvmlDeviceGetTotalEnergyConsumption(void* device, unsigned long long* millij
 int nvmlDeviceGetTotalEccErrors(void* device, int type, int counter, unsigned long long* count) {
   const int number = *static_cast<int*>(device);
   if (number == 3) return 3;
-  // Corrected errors, and those over the GPU's life, are many and no fault.
+  // Corrected errors and lifetime errors are many, but no fault.
   *count = type == 1 && counter == 0 ? (number == 2 ? 5 : 0) : 1000;
   return 0;
 }
 
 int nvmlDeviceGetCurrentClocksThrottleReasons(void* device, unsigned long long* reasons) {
   const int number = *static_cast<int*>(device);
-  *reasons = number == 2 ? 0x44 : 0x05;  // power cap; heat with it, or idle with it
+  *reasons = number == 2 ? 0x44 : 0x05;  // power cap, with heat or idle
   return number == 3 ? 3 : 0;
 }
 

@@ -7,7 +7,7 @@
 namespace llamesh::device {
 namespace {
 
-// By the fake NVML (fake_nvml.cpp), which CMakeLists.txt puts before a real one.
+// Uses the fake NVML (fake_nvml.cpp), which CMakeLists.txt puts before a real one.
 TEST(GpuHealth, IsWhatNvmlReports) {
   EXPECT_EQ(gpu_health("0000:01:00.0"),
             (GpuHealth{.uncorrected_errors = 0, .clocks_held_down = false, .nvlinks = 18}));

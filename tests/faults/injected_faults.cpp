@@ -4,9 +4,9 @@
 //   nan      bit 30 in a norm's weight flips there, which makes it a NaN
 //   another  before these passes all ranks make an extra all-reduce; this rank makes a different
 //            collective, none, or two
-//   wrong    a bit flips in the first gradient of a weight matrix that it computes then
-//   lost     its node loses its memory checkpoints, and it dies, when it is to send the partner
-//            copies of memory checkpoint STEP (1: the first)
+//   wrong    a bit flips in the first weight gradient that it computes in that step
+//   lost     its node loses its memory checkpoints and the rank dies just before it sends the
+//            partner copies of memory checkpoint STEP (1: the first)
 // It writes the fault's time (nanoseconds since 1970) to the file LLAMESH_FAULT_AT.
 #include <algorithm>
 #include <bit>
@@ -132,7 +132,7 @@ void inject(const Trainer& trainer) {
     flip(trainer, fault.number);
 }
 
-/// Removes the images of the test's second node, and dies as if it had lost its power.
+/// Removes the images of the test's second node, and dies as if its power failed.
 void lose_node() {
   checkpoint::remove_memory_folders(checkpoint::memory_folder_prefix("runs/tiny") +
                                     this_process().host + ".1");

@@ -548,7 +548,7 @@ flipped_bit_of_two() {
   goes_wrong 75 flipped:11 mesh.ranks_per_node=2 debug.replica_hash_every=1
   expect_line "after step 3: rank 0 on $(hostname), rank 2 on $(hostname) hold the same shards along replicate" "no majority"
 }
-# It computes a wrong gradient, of whose unit no rank has a replica.
+# A rank computes a wrong gradient for a unit without replicas.
 wrong_gradient() {
   local options=(sharding.strategy=full_shard mesh.ranks_per_node=2 debug.replay_every=3)
   goes_wrong 75 wrong:0 checkpoint.every_steps=2 "${options[@]}"
@@ -568,7 +568,7 @@ wrong_gradient() {
   [[ $(wc -l <<<"$undisturbed") == 4 && $(sed -n "$losses" runs/healed/metrics.jsonl) == "$undisturbed" ]] ||
     bad "the losses are not those of an undisturbed run"
 }
-# A node is lost while it sends and receives partner copies. The copies from before are complete: they are used.
+# A node is lost while it sends and receives partner copies. The earlier copies are complete, and are used.
 lost_in_partner_copy() {
   local options=(train.global_batch=8 train.steps=6 sharding.strategy=full_shard mesh.ranks_per_node=2)
   local losses='s/.*"loss":\([^,]*\),"grad_norm".*/\1/p' undisturbed

@@ -253,7 +253,7 @@ srun_waits() {
   grep -q "signal=KILL 7.0" ended || bad "the step was not ended"
 }
 
-# A launch has measured its nodes: node2 is slow. It may say so while there are spares that never failed.
+# A launch has measured its nodes, and node2 is slow. It may leave node2 out while a spare has never failed.
 slow_node() {
   given <<<'launch() { echo "$LLAMESH_SPARE_NODES" >>spares; (($1 > 1)) && finishes
     ends stopped 75 0 "links on node2: slow" node2; }'
@@ -263,7 +263,7 @@ slow_node() {
   grep -q '"reason": "links on node2: slow"' run/bad_nodes.json || bad "bad_nodes.json does not say why"
 }
 
-# Shared nodes are uneven by nature.
+# Shared nodes always differ, so LLAMESH_HEALTH=off skips the measurement.
 health_off() {
   given <<<'launch() { echo "${LLAMESH_SPARE_NODES-nothing}" >>spares; finishes; }'
   LLAMESH_HEALTH=off supervise --spares 1
@@ -271,7 +271,7 @@ health_off() {
   [[ $(<spares) == nothing ]] || bad "the launch is told of '$(<spares)' spares"
 }
 
-# srun waits and starts nothing; node1 has the fault. The limit is 5 x LLAMESH_MPI_TIMEOUT.
+# srun hangs before it starts anything, because of node1. The limit is 5 x LLAMESH_MPI_TIMEOUT.
 never_started() {
   given <<<'try_node() { [[ $1 == node1 ]] || echo launched; }; launch() { (($1 > 1)) && finishes; exec sleep 50; }'
   LLAMESH_MPI_TIMEOUT=1 supervise --spares 1
@@ -280,7 +280,7 @@ never_started() {
   logs "node1 is left out: no program can be launched on it"
 }
 
-# The program announces its start, and may then take its time for the data.
+# The program announces its start. After that, it may take long to read its data.
 slow_start() {
   given <<<'launch() { env -u SLURM_JOB_ID "$program" train absent.yaml; sleep 7; finishes; }'
   LLAMESH_MPI_TIMEOUT=1 supervise --spares 1
@@ -331,7 +331,7 @@ runs_elsewhere() {
   expect 75 "node1,node2" ""
 }
 
-# Memory checkpoints stay between launches, and go before the nodes do.
+# Memory checkpoints stay between launches, and are removed before the nodes are released.
 frees_memory() {
   mkdir -p run/checkpoints
   given <<<'launch() { [[ ! -e cleaned ]] || exit 99; (($1 > 1)) && asked_to_stop; ends stopped 75 12 "rank 2 on node2 is silent" node2; }'

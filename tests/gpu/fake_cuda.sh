@@ -55,8 +55,8 @@ fails() {
   fi
 }
 
-# In the background, since it waits for a minute: once it has trained three steps, rank 1's GPU hangs in a kernel. Its
-# host has queued the collectives after it, for which rank 0's GPU waits.
+# In the background, since it waits for a minute: after three steps, rank 1's GPU hangs in a kernel. Its host has queued
+# the following collectives, in which rank 0's GPU waits.
 (
   # shellcheck disable=SC2016
   seen_by_rank=(env "HANG=$work/hang" sh -c '[ "$OMPI_COMM_WORLD_RANK" = 1 ] && export FAKE_GPU_HANGS_WITH=$HANG; exec "$@"' sh)
@@ -252,7 +252,7 @@ for device in cuda auto; do
 done
 device=cuda
 
-# Rank 1's kernels take longer: it is named although rank 0 waits for it in every step, and the waits are in the metrics.
+# Rank 1's kernels take longer. It must be named although rank 0 waits for it in every step; the metrics show the waits.
 # shellcheck disable=SC2016
 seen_by_rank=(sh -c '[ "$OMPI_COMM_WORLD_RANK" = 1 ] && export FAKE_GPU_KERNEL_TAKES=5000; exec "$@"' sh)
 ran slow 2 --device cuda sharding.strategy=full_shard train.steps=22 train.global_batch=2

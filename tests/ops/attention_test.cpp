@@ -314,7 +314,7 @@ TEST_P(Attention, ScratchIsAsPlanned) {
   }
 }
 
-/// Threads without a task need no scratch. The first shape has one task in each pass.
+/// Threads without a task need no scratch: the first shape has one task per pass.
 TEST(AttentionScratch, IsForThreadsWithATask) {
   const ops::AttentionShape one{1, 37, 2, 1, 6}, many{4, 256, 8, 4, 6};
   using ops::cpu::attention_backward_scratch;

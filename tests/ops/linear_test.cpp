@@ -15,7 +15,7 @@ using reference::product;
 struct GemmSizes {
   std::int64_t m, in, out, gap;
 };
-/// The last two have results with enough rows to pack the right factor: y and dx, then dw.
+/// In the last two, results have enough rows for packing: y and dx, then dw.
 const GemmSizes gemm_sizes[] = {{1, 6, 3, 0},     {1, 18, 33, 7},   {37, 64, 257, 5},
                                 {64, 96, 48, 32}, {130, 18, 33, 1}, {1030, 40, 70, 3},
                                 {45, 30, 1030, 2}};

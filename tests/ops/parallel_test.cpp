@@ -24,7 +24,7 @@ class Threads {
   int before_;
 };
 
-/// Scratch is kept per thread, and the plan counts it for threads with a task only.
+/// Scratch is kept per thread, and the plan counts only threads with a task.
 TEST(ForEachTask, GivesFewTasksToTheSameThreadsEachTime) {
   constexpr std::int64_t tasks = 3;
   const Threads eight(8);

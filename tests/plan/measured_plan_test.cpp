@@ -20,7 +20,7 @@ train::Setup setup_on_two_ranks(int ranks_per_node) {
   return train::plan_setup(in, comm::planned_topology(2, 2, ranks_per_node));
 }
 
-/// Returns hardware on which everything but the tables takes no time.
+/// Returns hardware on which only what the tables cover takes time.
 device::Hardware with_tables_only() {
   constexpr double endless = 1e24;
   device::Hardware hardware;
@@ -44,7 +44,7 @@ TEST(MeasuredPlan, AStepTakesTheMeasuredTimeOfItsKernels) {
   for (const auto& call : kernels_of_step(setup)) calls += call.name == "rms_norm";
   ASSERT_GT(calls, 0);
   EXPECT_NEAR(plan_step(setup, hardware).seconds, static_cast<double>(calls), 1e-6);
-  // Those of the other dtype do not count.
+  // The other dtype's tables do not count.
   hardware.measured.kernels[DType::f32] = hardware.measured.kernels[DType::bf16];
   hardware.measured.kernels.erase(DType::bf16);
   EXPECT_LT(plan_step(setup, hardware).seconds, 1e-6);

@@ -174,10 +174,10 @@ TEST(MemoryCheckpointRoomTest, ImagesOfEarlierStartsCountAsFree) {
   const std::int64_t size = std::int64_t{1} << 40U;
   std::filesystem::create_directory(of_node);
   std::ofstream(of_node / "image").close();
-  std::filesystem::resize_file(of_node / "image", size);  // takes no memory: counts as free twice
+  std::filesystem::resize_file(of_node / "image", size);  // takes no memory: counted free twice
   const auto with = free();
   std::filesystem::remove_all(of_node);
-  // Other tests take and free some at the same time.
+  // Other tests allocate and free some at the same time.
   EXPECT_GT(with, before + size / 2);
 }
 

@@ -9,7 +9,7 @@
 #include "runs/whole_run.hpp"
 #include "train/job/run_state.hpp"
 
-// Runs that lose their processes, and nodes, and continue from memory checkpoints.
+// Runs that lose their processes and nodes, and resume from memory checkpoints.
 
 namespace llamesh::test {
 namespace {

@@ -13,7 +13,7 @@ using model::ActivationCheckpointing;
 using sharding::Offload;
 using sharding::Strategy;
 
-/// Checks that a run that repeats micro-batches in steps 2 and 4 of 5 has the same bits.
+/// Checks that a run has the same bits if it repeats micro-batches in steps 2 and 4 of 5.
 void expect_same_bits_with_replay(train::Inputs in, const std::string& what) {
   in.train.steps = 5;
   const auto plain = run(world(), in);
@@ -137,7 +137,7 @@ TEST(Replay, GivesTheSameBitsIfReleasedMemoryIsPoisoned) {
   unsetenv("LLAMESH_POISON");
 }
 
-/// Routers' choices are counted once, and the planned memory suffices.
+/// Routers' choices must be counted once, and the planned memory must suffice.
 TEST(Replay, ChangesNoOtherMeasurement) {
   const TemporaryFolder folder;
   auto in = replayed_experts(folder);

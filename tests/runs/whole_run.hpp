@@ -51,7 +51,7 @@ inline void run_to_the_end(const train::Inputs& in) {
   world().barrier();
 }
 
-/// Trains for some steps and ends as if killed: nothing is saved at the end or removed.
+/// Trains for some steps and ends as if killed: saves and removes nothing at the end.
 inline void train_and_vanish(const train::Inputs& in, std::int64_t steps) {
   const auto setup = plan::make_planned_setup(world(), in);
   auto watchdog = train::watch_over(world());

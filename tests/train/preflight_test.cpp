@@ -63,7 +63,7 @@ TEST_F(PreflightTest, FindsAnotherBuild) {
             world().size() > 1 ? ExitCode::stopped_early : ExitCode::done);
 }
 
-// Which node is slow is tested by tables (slow_nodes_test.cpp) and on a cluster.
+// slow_nodes_test.cpp and the cluster's tests check which node is slow.
 TEST_F(PreflightTest, MeasuresTheNodesOfAStartByTheSupervisor) {
   const auto setup = make_setup(world(), inputs_);
   comm::DeviceMesh mesh(world(), setup.topology, setup.mesh);

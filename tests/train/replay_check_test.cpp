@@ -103,18 +103,18 @@ class ReplayingTrainer {
     kernel_calls = {};
     return trainer_.train_step();
   }
-  /// Returns the number of calls in a pass over a micro-batch, once a step has repeated none.
+  /// Returns the calls in a pass over a micro-batch. Call it after a step without a replay.
   static int calls_per_pass(Result result) {
     return kernel_calls.at(static_cast<std::size_t>(result)) / 3;
   }
-  /// Makes a rank compute wrong from now on.
+  /// Makes a rank compute wrong results from now on.
   void break_rank(int rank, WrongKernel fault) {
     if (world().rank() != rank) return;
     wrong_kernel = fault;
     wrong_kernel.armed = true;
   }
-  /// Returns this rank's error after a step in which `rank` computes wrong; "follows" if another
-  /// rank reports.
+  /// Returns this rank's error after a step in which `rank` is at fault; "follows" if another rank
+  /// reports.
   std::string step_with(int rank, WrongKernel fault) {
     break_rank(rank, fault);
     auto left = test::left_by([&] { step(); }, ExitCode::stopped_early);
@@ -137,7 +137,7 @@ class ReplayingTrainer {
   Trainer trainer_;
 };
 
-/// Returns inputs with three micro-batches per step, of which every second step repeats one.
+/// Returns inputs with three micro-batches per step; every second step repeats one.
 Inputs replaying_in(const test::TemporaryFolder& folder,
                     sharding::Strategy strategy = sharding::Strategy::full_shard) {
   auto in = test::small_inputs(folder.path());
@@ -174,7 +174,7 @@ TEST_P(FaultIn, AnActivationIsNamed) {
   expect_named(left, rank, on_this_host(rank) + "first in the loss;");
 }
 
-/// The backward pass begins with the head, then come the layers from the last one on.
+/// The backward pass begins with the head and goes on with the last layer.
 TEST_P(FaultIn, AGradientIsNamedWithItsUnit) {
   const auto [strategy, in_own_pass] = GetParam();
   const test::TemporaryFolder folder;

@@ -72,7 +72,7 @@ TEST(SlowRanks, NeedsEveryWindowToBeSlow) {
   EXPECT_EQ(ranks_of(slow_ranks(rates, nodes(4))), std::vector<int>{2});
 }
 
-// Each window gets a random share of the core, as on a machine with much else to do.
+// Each window gets a random share of the core, as on a busy machine.
 TEST(SlowRanks, DoesNotTakeNoiseForSlowness) {
   std::mt19937 random(7);
   std::uniform_real_distribution<double> share(0.1, 1);
@@ -98,7 +98,7 @@ std::vector<LinkRate> ring(const Hosts& hosts, int nodes, double rate) {
   return links;
 }
 
-/// Slows down the links at both of these ranks, or all at the first one.
+/// Slows down the links between these two ranks, or all links of the first one.
 void slow_down(std::vector<LinkRate>& links, int first, int second = -1) {
   for (auto& link : links) {
     const std::set<int> ends{link.first, link.second};

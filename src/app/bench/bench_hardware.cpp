@@ -28,7 +28,7 @@
 namespace llamesh::app {
 namespace {
 
-/// A model whose steps are measured, with the tokens of a sequence.
+/// A model to measure, and its sequence length in tokens.
 struct MeasuredModel {
   model::ModelConfig model;
   std::int64_t sequence;
@@ -67,7 +67,7 @@ std::vector<MeasuredModel> measured_models() {
 
 class HardwareBench {
  public:
-  /// `seconds` for all measurements, roughly.
+  /// All measurements take about `seconds`. Borrows `world`.
   HardwareBench(const comm::Communicator& world, double seconds)
       : world_(world), machine_(world.split_shared_memory()), seconds_(seconds) {
     hardware_.kind = device::Kind::cpu;
@@ -132,7 +132,7 @@ class HardwareBench {
     const double sent = static_cast<double>(n * size_of(dtype)) * (ranks - 1);
     if (const auto known = tables.find("all-to-all");
         known != tables.end() && known->second.points.back().first >= sent)
-      return;  // many ranks: the smallest parts are the same
+      return;  // many ranks: small sizes have the same parts
     auto gathered = axis.allocate_gathered(n * size_of(dtype));
     auto parts = axis.allocate_symmetric(n * ranks * size_of(dtype));
     const device::Buffer shard(n * 4), received(n * ranks * size_of(dtype));
@@ -159,7 +159,7 @@ class HardwareBench {
         [&] { axis.all_gather(whole, whole.slice(axis.rank() * part, part), {}).wait(); });
   }
 
-  /// Returns the mean seconds of a call while all ranks call it, over all ranks. Collective.
+  /// Returns a call's mean seconds over all ranks, which call it together. Collective.
   template <class Work>
   double mean_seconds(const Work& work) const {
     constexpr int cells = 64 + 8;  // collectives of both kinds, and more
@@ -186,7 +186,7 @@ class HardwareBench {
     const std::int64_t pieces = std::clamp<std::int64_t>(std::llround(seconds_), 1, 32);
     const auto seconds = timed(1, [&] {
       auto file = Descriptor::to_write(path, O_WRONLY | O_CREAT | O_EXCL);
-      std::filesystem::remove(path);  // it ends with its descriptor, however this ends
+      std::filesystem::remove(path);  // leaves no file even if this fails
       for (std::int64_t i = 0; i < pieces; ++i) file.append(piece);
       file.sync();
     });
@@ -202,7 +202,7 @@ class HardwareBench {
     return rate;
   }
 
-  /// Sets what tables do not cover, as the sum over a node's ranks.
+  /// Sets the values that no table covers, summed over a node's ranks.
   void fill_in() {
     auto& h = hardware_;
     const int ranks = machine_.size();
@@ -251,7 +251,7 @@ int bench_hardware(const std::string& output, Existing existing, double seconds)
              most = world.max(std::int64_t{machine.size()});
   std::optional<OutputFile> file;
   comm::agree(world, [&] {  // every rank finds the same error, one reports it
-    validate(fewest == most, "nodes have {} to {} ranks; start equally many on each", fewest, most);
+    validate(fewest == most, "nodes have {} to {} ranks; start as many on each node", fewest, most);
     if (world.rank() == 0) file.emplace(output, existing);
   });
   run_or_abort([&] {

@@ -30,8 +30,8 @@ struct RunStatus {
   std::optional<double> tokens_per_second;  ///< median over the latest steps
   std::optional<double> eta_seconds;        ///< while running
   std::optional<Checkpoint> checkpoint;     ///< newest on disk
-  /// Step of the newest memory checkpoint, if it is newer and the run is not done. A node that is
-  /// lost, or given back to Slurm, may have taken it along.
+  /// Step of the newest memory checkpoint, if it is newer and the run is not done. It is gone if a
+  /// node that had it was lost or returned to Slurm.
   std::optional<std::int64_t> memory_checkpoint;
   std::optional<train::StepLoss> best;  ///< best checkpoint kept, and its validation loss
   std::optional<std::int64_t> restarts;

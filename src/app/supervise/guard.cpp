@@ -28,7 +28,7 @@ void Guard::keep() {
     step_.emplace(job_.guard_command(node_));
   } catch (const Error& error) {
     if (!std::exchange(warned_, true))
-      spdlog::warn("nothing watches over the batch node yet, it is tried every 30 s: {}",
+      spdlog::warn("nothing watches the batch node yet (a guard is tried every 30 s): {}",
                    error.what());
   }
 }

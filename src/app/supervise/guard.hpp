@@ -10,17 +10,17 @@
 
 namespace llamesh::app {
 
-/// Step on another node that watches over the batch node (SlurmJob::guard_command).
+/// Job step on another node that watches the batch node (SlurmJob::guard_command).
 class Guard {
  public:
   /// Borrows `job`.
   explicit Guard(const SlurmJob& job) : job_(job) {}
 
-  /// Moves the step to the last one of these nodes, unless it is on one of them; without nodes it
-  /// is ended.
+  /// Moves the step to the last of these nodes unless it is on one of them. Ends it if there are
+  /// none.
   void place_on(const std::vector<std::string>& nodes);
-  /// Starts the step if it does not run, at most every 30 s. The run goes on without one that
-  /// cannot be started.
+  /// Starts the step if it is not running, at most every 30 s. If that fails, the run continues
+  /// without it.
   void keep();
 
  private:

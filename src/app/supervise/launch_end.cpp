@@ -40,8 +40,7 @@ std::vector<std::string> host_of(const Json& failure) {
   return {failure["host"].get<std::string>()};
 }
 
-/// Returns true unless failure.json holds an error by which the rank that reports it need not be at
-/// fault.
+/// Returns false if failure.json holds an error that may be the fault of another rank.
 bool names_culprit(const Json& failure) {
   if (failure["kind"] != "error") return true;
   return failure["detail"].is_string() &&

@@ -15,8 +15,8 @@ namespace {
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
-/// Time for srun to end once state.json says that the run has. After a failure all ranks are gone
-/// within seconds; after a last save MPI_Finalize may take its 60 s, and the report some more.
+/// Time for srun to end once state.json says that the run has ended. After a failure all ranks are
+/// gone within seconds; after a last save MPI_Finalize may take its 60 s, and the report some more.
 constexpr auto grace_after_failure = 8s;
 constexpr auto grace_after_end = 90s;
 constexpr auto started_file_variable = "LLAMESH_STARTED_FILE";
@@ -29,7 +29,7 @@ void announce_start() {
   try {
     Descriptor::to_write(file, O_WRONLY | O_CREAT);
   } catch (const Error& error) {
-    spdlog::warn("the start is not announced: {}", error.what());
+    spdlog::warn("cannot announce the start: {}", error.what());
   }
 }
 
@@ -53,8 +53,8 @@ std::optional<std::string> LaunchWatch::waits_for_start() {
   has_started_ = has_started_ || fs::exists(started_file_, ignored) || record_.has_started();
   if (has_started_ || start_limit_ == 0s || Clock::now() - begun_ <= start_limit_) return {};
   return fmt::format(
-      "llamesh has not been started after {} s: srun is ended (LLAMESH_MPI_TIMEOUT sets a fifth of "
-      "this limit)",
+      "llamesh has not been started after {} s: srun is killed (the limit is five times "
+      "LLAMESH_MPI_TIMEOUT)",
       start_limit_.count());
 }
 
@@ -65,7 +65,7 @@ std::optional<std::string> LaunchWatch::reason_to_end() {
   const bool failed = record_.end(0).kind == LaunchEnd::Kind::failed;
   const auto grace = failed ? grace_after_failure : grace_after_end;
   if (now - *ended_ < grace) return {};
-  return fmt::format("srun still waits {} s after the end of the run: it is ended", grace.count());
+  return fmt::format("srun still waits {} s after the end of the run: it is killed", grace.count());
 }
 
 }  // namespace llamesh::app

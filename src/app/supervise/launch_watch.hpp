@@ -9,25 +9,25 @@
 
 namespace llamesh::app {
 
-/// Tells the supervisor of this launch, if there is one, that the program runs. Call it on rank 0
-/// before MPI_Init.
+/// Tells the supervisor of this launch, if there is one, that the program has started. Call it on
+/// rank 0 before MPI_Init.
 void announce_start();
 
-/// Finds out that srun waits in vain: for a program that it cannot start, or for tasks that have
-/// ended on nodes that cannot tell it.
+/// Detects that srun hangs: it waits for a program that does not start, or for tasks whose nodes
+/// cannot report that they have ended.
 class LaunchWatch {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// Watches a launch that begins now, with this record from before it. `start_limit`: until rank 0
-  /// announces its start, 0: none. Names the file for that in the environment. Borrows `record`.
+  /// Watches a launch that begins now; borrows the record from before it. `start_limit` is the time
+  /// for rank 0 to announce its start; 0: none. Names the file for that in the environment.
   LaunchWatch(const std::filesystem::path& run_folder, const LaunchRecord& record,
               std::chrono::seconds start_limit);
   ~LaunchWatch();
   LaunchWatch(const LaunchWatch&) = delete;
   LaunchWatch& operator=(const LaunchWatch&) = delete;
 
-  /// Returns why srun has to be ended now; nothing while it may go on. Reads the run folder.
+  /// Returns the reason to end srun now, or nothing if it may continue. Reads the run folder.
   std::optional<std::string> reason_to_end();
 
  private:

@@ -22,7 +22,7 @@ namespace llamesh::app {
 namespace {
 
 constexpr auto guard_name = "llamesh-guard";
-/// Takes the job's id, how often it was started again, its batch node, and a command for each node.
+/// Arguments: the job's id, its restart count, its batch node, and a command to run on each node.
 constexpr auto guard_script = R"sh(
 trap '' USR2
 exec >/dev/null 2>&1

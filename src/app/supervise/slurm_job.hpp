@@ -47,7 +47,7 @@ class SlurmJob {
   void requeue(const std::vector<std::string>& excluded) const;
   /// Returns the command for a program on `node` that puts the job into the queue again if Slurm
   /// takes the batch node out of the job: with --no-kill the job would stay, without its script,
-  /// until the walltime ends. It cleans up before.
+  /// until the walltime ends. It cleans up first.
   std::vector<std::string> guard_command(const std::string& node) const;
 
  private:

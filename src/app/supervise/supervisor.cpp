@@ -46,8 +46,8 @@ constexpr auto look_interval = 1s;  // at state.json
 /// Time for nodes that do not answer Slurm, if the run would otherwise continue on fewer: a busy
 /// one answers within seconds.
 constexpr auto silence_limit = 15s;
-/// Time for srun to start the program, in limits of MPI_Init (LLAMESH_MPI_TIMEOUT): a container may
-/// have to be unpacked first.
+/// Time for srun to start the program, in multiples of LLAMESH_MPI_TIMEOUT: a container may have to
+/// be unpacked first.
 constexpr int mpi_timeouts_to_start = 5;
 /// Pauses before the launches that follow one that has not started. Leftovers of an earlier step on
 /// a node are in the way until Slurm clears them away.
@@ -104,7 +104,7 @@ class Supervisor {
       const auto end = launch(nodes);
       last_code_ = end.code;
       if (const auto code = react(end, nodes)) {
-        // A run that is done has removed them on its nodes, but not where an earlier launch was.
+        // A run that is done has cleaned up its own nodes, but not those of earlier launches.
         if (*code != 0 || !is_first) clean_up();
         return *code;
       }
@@ -234,7 +234,7 @@ class Supervisor {
     return record_->end(*srun.exit_code());
   }
 
-  /// Returns the number of nodes that wait and have not failed.
+  /// Returns the number of unused nodes that have never failed.
   std::ptrdiff_t healthy_spares(const Nodes& nodes) const {
     return std::ranges::count_if(usable_nodes(), [&](const auto& node) {
       return !contains(nodes, node) && !bad_nodes_.has_failed(node);
@@ -247,7 +247,7 @@ class Supervisor {
     return mpi_timeouts_to_start * comm::mpi_timeout(environment, ranks);
   }
 
-  /// Returns the nodes for the guard: others than this one, in the launch if there are some.
+  /// Returns the nodes for the guard: not this one, and in the launch if possible.
   Nodes guard_nodes(const Nodes& nodes) const {
     const auto& here = job_.nodes().front();
     auto others = nodes;
@@ -360,8 +360,8 @@ class Supervisor {
     return code;
   }
 
-  /// Removes memory checkpoints, if the run has some: the job gives its nodes back. If it has lost
-  /// them already, the ranks had time to save, and to remove theirs.
+  /// Removes the run's memory checkpoints, if any, before the job releases its nodes. If the nodes
+  /// are already gone, the ranks had time to save and to remove them.
   void clean_up() const {
     std::error_code ignored;
     if (std::filesystem::exists(folder_ / "checkpoints" / checkpoint::run_identity_name, ignored))

@@ -8,7 +8,7 @@ namespace llamesh::checkpoint {
 
 void ImageExchange::send(const MemoryImage& image, int to) {
   const auto header = image.header();
-  expects(header.has_value(), "{} is sent, but is no image", image.path().string());
+  expects(header.has_value(), "{} is not a valid image to send", image.path().string());
   headers_.push_back(*header);
   outgoing_.push_back({to, std::as_bytes(std::span(&headers_.back(), 1))});
   outgoing_.push_back({to, image.body(header->text_bytes)});

@@ -11,8 +11,8 @@
 
 namespace llamesh::checkpoint {
 
-/// Images that ranks send each other in one exchange. Borrows them. Two ranks add what they send
-/// each other in the same order.
+/// Exchange of images among ranks. Borrows the images. Any two ranks must add the images between
+/// them in the same order.
 class ImageExchange {
  public:
   /// Adds a valid image to send.

@@ -13,7 +13,7 @@
 /// from. All functions are pure, so every rank decides the same.
 namespace llamesh::checkpoint {
 
-/// Images of the same shards that a node keeps: of the last two steps.
+/// Number of images that a node keeps of the same shards: the last two steps.
 inline constexpr int images_per_key = 2;
 
 /// Contents and size of a rank's shards. Ranks with equal keys hold the same elements in the same
@@ -31,15 +31,15 @@ ImageKey key_of(const State& state);
 struct KeptImage {
   ImageKey key;
   int node;
-  int rank;  ///< on that node, the one that fills it
+  int rank;  ///< rank on that node that fills it
   int from;  ///< rank with the shards; `rank` itself, or one on another node (a partner copy)
 
   bool is_partner_copy() const { return from != rank; }
   bool operator==(const KeptImage&) const = default;
 };
 
-/// Returns all images, by node. Ranks on a node that hold the same share an image. If only one node
-/// holds some shards, the next node keeps a partner copy of them. `keys` are by rank.
+/// Returns all images, by node. Ranks on a node with the same shards share an image. If only one
+/// node has some shards, the next node keeps a partner copy of them. `keys` are by rank.
 std::vector<KeptImage> kept_images(const std::vector<ImageKey>& keys,
                                    const comm::Topology& topology, PartnerCopy partner);
 
@@ -62,11 +62,11 @@ struct FoundImage {
 struct ImageSet {
   std::uint64_t start = 0;
   std::int64_t step = 0;
-  std::vector<FoundImage> images;  ///< by rank; its own node's if that has one
+  std::vector<FoundImage> images;  ///< by rank; from its own node if possible
 };
 
 /// Returns the newest complete set for ranks that hold `keys`; nothing if there is none. Images
-/// that a node lacks come from the others in equal shares.
+/// that a node lacks are taken evenly from the others.
 std::optional<ImageSet> newest_set(std::span<const FoundImage> found,
                                    const std::vector<ImageKey>& keys,
                                    const comm::Topology& topology);

@@ -25,7 +25,7 @@ std::uint64_t broadcast_identity(const comm::Communicator& world,
   return from_hex(comm::on_rank_0(world, [&] { return to_hex(make()); }));
 }
 
-/// Removes the files in a node's folder that no longer have a kept image's name.
+/// Removes the files in a node's folder that belong to no kept image.
 void remove_others(const fs::path& folder, const std::vector<KeptImage>& kept, int node) {
   std::set<std::string> names;
   for (const auto& image : kept)
@@ -82,7 +82,7 @@ std::string MemoryCheckpoints::describe() const {
   const auto bytes = std::ranges::max(bytes_per_node(kept_, topology_.nodes));
   const auto copies = std::ranges::count_if(kept_, &KeptImage::is_partner_copy);
   const auto second = copies > 0 ? fmt::format("{} partner copies on other nodes", copies)
-                      : topology_.nodes == 1 ? std::string("no second copy, on one node")
+                      : topology_.nodes == 1 ? std::string("no second copy (one node)")
                       : options_.partner == PartnerCopy::off
                           ? std::string("no partner copies")
                           : std::string("replicas are on other nodes");
@@ -141,7 +141,7 @@ void MemoryCheckpoints::save(const State& state, const TrainState& progress,
   });
 }
 
-/// Sends this rank's newest images to partners, and receives theirs. Every rank calls it, in the
+/// Sends this rank's newest images to partners, and receives theirs. Every rank calls it, in its
 /// thread.
 void MemoryCheckpoints::send_copies(std::int64_t text_bytes) {
   ImageExchange exchange;
@@ -169,7 +169,7 @@ void MemoryCheckpoints::remove() {
   own_.clear();
   world_.barrier("memory checkpoints are not needed any more");
   if (!leads_node_) return;
-  // Also those of nodes that an earlier start had on this host (mesh.ranks_per_node).
+  // Includes nodes that an earlier start had on this host (mesh.ranks_per_node).
   auto host = folder_;
   remove_memory_folders(host.replace_extension(".").string());
 }

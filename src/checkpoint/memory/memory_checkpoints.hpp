@@ -18,10 +18,10 @@
 
 namespace llamesh::checkpoint {
 
-/// A run's checkpoints in the memory of its nodes: images of the ranks' shards after the last two
-/// such steps, in /dev/shm. They outlive the processes, but not their node, so shards that only one
-/// node holds are copied to the next node behind the following steps (docs/reliability.md).
-/// All calls are collective over the world.
+/// A run's checkpoints in its nodes' memory: images of the ranks' shards after the last two such
+/// steps, in /dev/shm. They outlive the processes but not their node, so shards that only one node
+/// has are copied to the next node during the following steps (docs/reliability.md). All calls are
+/// collective over the world.
 class MemoryCheckpoints {
  public:
   /// Reads the run's identity from its folder, which must be this job's (Store), or writes it.
@@ -34,9 +34,9 @@ class MemoryCheckpoints {
 
   /// Fills the state from the newest complete set of undamaged images that is newer than
   /// `disk_step`, the newest checkpoint on disk (-1: none). Nodes without their images receive them
-  /// from others. Returns nothing if no set can be used; if there were newer images, a line says
-  /// why. Rank 0 calls `accept` before any state is read. If the images refer to a base model,
-  /// frozen weights are left as they are.
+  /// from others. Returns nothing if no set can be used, and logs why if there were newer images.
+  /// Rank 0 calls `accept` before any state is read. If the images refer to a base model, frozen
+  /// weights are left as they are.
   std::optional<TrainState> resume(const State& state, std::int64_t disk_step,
                                    const Accept& accept = {});
 
@@ -44,8 +44,8 @@ class MemoryCheckpoints {
   std::string describe() const;
 
   /// Takes memory for the images of this state, with a TrainState's text of `text_bytes` or more.
-  /// From now on, images of earlier starts are gone, apart from those up to what resume() has used.
-  /// Throws a user error if a node has too little memory.
+  /// Discards images of earlier starts, except those up to the step that resume() used. Throws a
+  /// user error if a node has too little memory.
   void reserve(const State& state, std::int64_t text_bytes = 0);
 
   /// Copies the state into this node's images, and begins to send partner copies. Waits for earlier
@@ -87,7 +87,7 @@ class MemoryCheckpoints {
   comm::Communicator world_;
   comm::Communicator copying_;    // the thread's
   std::filesystem::path folder_;  // this node's
-  bool leads_node_;               // the lowest rank on its node
+  bool leads_node_;               // this is its node's lowest rank
   std::uint64_t run_ = 0;         // identities
   std::uint64_t start_ = 0;
   std::optional<ImageSet> resumed_;

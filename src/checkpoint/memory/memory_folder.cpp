@@ -61,12 +61,12 @@ void remove_memory_folders(const std::string& prefix) {
 
 void make_memory_folder(const fs::path& folder) {
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
-    fail(ExitCode::bad_input, "cannot make the folder {} for memory checkpoints: {}",
+    fail(ExitCode::bad_input, "cannot create the folder {} for memory checkpoints: {}",
          folder.string(), std::strerror(errno));
   struct stat status {};
   validate(::lstat(folder.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
                status.st_uid == ::geteuid() && (status.st_mode & 0777U) == 0700U,
-           "{} is not a folder that only this user can enter, as memory checkpoints need it; "
+           "{} is not a folder that only this user can enter, which memory checkpoints need; "
            "remove it",
            folder.string());
 }

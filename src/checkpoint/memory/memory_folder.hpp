@@ -40,7 +40,7 @@ std::vector<FoundImage> images_in(const std::filesystem::path& folder, std::uint
 /// Returns a random number that is not 0.
 std::uint64_t random_identity();
 /// Reads the run's identity from its folder of checkpoints, or writes a new one there. A run folder
-/// that was removed and created again has another one, so images of the earlier run do not fit.
+/// that was removed and created again has another one, so the earlier run's images are not used.
 std::uint64_t identity_of_run(const std::filesystem::path& checkpoints);
 
 }  // namespace llamesh::checkpoint

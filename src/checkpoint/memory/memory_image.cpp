@@ -70,7 +70,7 @@ class ShardDownload {
   device::Buffer pinned_;
 };
 
-/// Takes memory for a file, so that no later write can fail.
+/// Allocates a file's memory, so no later write can fail.
 void take_memory(const Descriptor& file, std::int64_t bytes) {
   int error = EINTR;
   while (error == EINTR) error = ::posix_fallocate(file.get(), 0, bytes);
@@ -151,8 +151,8 @@ std::int64_t MemoryImage::step() const {
   return valid ? valid->step : -1;
 }
 
-/// The fences keep the compiler from moving writes across: a killed process has done a prefix of
-/// them.
+/// The fences keep the compiler from reordering writes: a process that is killed has done a prefix
+/// of them.
 void MemoryImage::invalidate() {
   std::memset(bytes_.data(), 0, sizeof(ImageHeader));
   std::atomic_signal_fence(std::memory_order_seq_cst);
@@ -227,7 +227,7 @@ bool MemoryImage::is_intact() const {
 
 std::string MemoryImage::text() const {
   const auto valid = header();
-  expects(valid.has_value(), "{} is no image", path_.string());
+  expects(valid.has_value(), "{} is not a valid image", path_.string());
   const auto hashes = segment_hashes();
   return {reinterpret_cast<const char*>(hashes.data() + hashes.size()),
           static_cast<std::size_t>(valid->text_bytes)};

@@ -29,7 +29,7 @@ struct ImageHeader {
   std::uint64_t expected_hash() const;
 };
 
-/// Room for the TrainState's text in an image, unless it needs more.
+/// Default room for the TrainState's text in an image.
 inline constexpr std::int64_t image_text_bytes = std::int64_t{1} << 16U;
 
 /// Returns the bytes that a shard takes in an image.
@@ -51,7 +51,7 @@ class MemoryImage {
   MemoryImage& operator=(MemoryImage&&) = delete;
 
   /// Returns the header in a file if it is valid and the file is this user's; nothing otherwise.
-  /// Does not look at the rest.
+  /// Does not check the rest.
   static std::optional<ImageHeader> read_header(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return path_; }
@@ -68,9 +68,9 @@ class MemoryImage {
   /// Copies the shards into the state, which has this image's key.
   void load(const State& state) const;
 
-  /// Returns everything after the header: to be sent, or after invalidate() to be received.
+  /// Returns everything after the header, to send it or, after invalidate(), to receive it.
   std::span<std::byte> body(std::int64_t text_bytes) const;
-  /// Makes the image valid: everything after this header has been received.
+  /// Makes the image valid. Call it once everything after the header has been received.
   void write_header(const ImageHeader& header);
 
  private:

@@ -16,7 +16,7 @@
 namespace llamesh::checkpoint {
 namespace {
 
-/// A state that images may hold, all or without frozen weights, and the ranks' keys for it.
+/// A state that images may hold, with or without frozen weights, and the ranks' keys for it.
 struct Candidate {
   State state;
   std::vector<ImageKey> keys;
@@ -74,8 +74,8 @@ std::optional<TrainState> MemoryCheckpoints::resume(const State& state, std::int
   if (noted > disk_step) {
     if (world_.rank() == 0)
       spdlog::warn(
-          "memory checkpoints are not used: they are of a run with step {} on disk, where step {} "
-          "is the newest now",
+          "memory checkpoints are not used: they were made with step {} on disk, but the newest "
+          "there is now step {}",
           noted, std::max<std::int64_t>(disk_step, 0));
     return {};
   }
@@ -86,7 +86,7 @@ std::optional<TrainState> MemoryCheckpoints::resume(const State& state, std::int
     if (!receive(choice->set, found)) {
       spdlog::warn(
           "memory checkpoints are not used: a node has too little room in /dev/shm to receive its "
-          "images of step {} from another",
+          "images of step {} from other nodes",
           choice->set.step);
       return {};
     }
@@ -97,7 +97,7 @@ std::optional<TrainState> MemoryCheckpoints::resume(const State& state, std::int
   if (world_.rank() == 0)
     spdlog::warn(
         "memory checkpoints are not used: no step after the newest one on disk has the shards of "
-        "all ranks (they were lost with a node, or the mesh is another one)");
+        "all ranks (they were lost with a node, or the mesh has changed)");
   return {};
 }
 
@@ -118,8 +118,8 @@ MemoryImage MemoryCheckpoints::open_image(const ImageKey& key, const ImageSet& s
        folder_.string());
 }
 
-/// Opens the slot for a received image: one without an image, or else of a step that cannot be
-/// used, or else the older one.
+/// Opens the slot for a received image: an empty one, else one whose step cannot be used, else the
+/// older one.
 MemoryImage MemoryCheckpoints::open_slot_for(const FoundImage& image) const {
   make_memory_folder(folder_);
   const auto rank_of = [&](int slot) -> std::int64_t {
@@ -182,8 +182,8 @@ bool MemoryCheckpoints::receive(const ImageSet& set, std::vector<FoundImage>& fo
   return true;
 }
 
-/// Verifies the set's images on each node. Removes damaged ones, and those they were received from,
-/// from `found`; returns true if there are any.
+/// Verifies the set's images on each node. Removes damaged ones and their sources from `found`.
+/// Returns true if any were damaged.
 bool MemoryCheckpoints::drop_damaged(const ImageSet& set, std::vector<FoundImage>& found) const {
   const auto rank = static_cast<std::size_t>(world_.rank());
   const auto& mine = set.images[rank];

@@ -5,8 +5,8 @@
 
 namespace llamesh::checkpoint {
 
-/// Returns the bytes that a start of this run can take for memory checkpoints on this host:
-/// /dev/shm's free ones, and those in images of earlier starts, which it replaces.
+/// Returns the bytes that a start of this run can use for memory checkpoints on this host: what is
+/// free in /dev/shm, plus the images of earlier starts, which it replaces.
 std::int64_t room_for_images(const std::filesystem::path& run_folder);
 
 }  // namespace llamesh::checkpoint

@@ -13,7 +13,7 @@
 
 namespace llamesh::comm {
 
-/// A collective that a thread in this process is in, or its GPU.
+/// A collective that a thread of this process, or its GPU, is in.
 struct CollectiveInProgress {
   std::shared_ptr<const Members> members;
   CollectiveCall call;
@@ -25,7 +25,7 @@ struct CollectiveInProgress {
 class OpenCollective {
  public:
   /// `ticket`: the flight record's. call.number 0: takes the next one among these members.
-  /// `traced`: whether its end is the end of a trace event.
+  /// `traced`: its end also ends a trace event.
   OpenCollective(std::shared_ptr<const Members> members, const CollectiveCall& call,
                  std::int64_t ticket, Traced traced = Traced::yes);
   ~OpenCollective();
@@ -58,8 +58,8 @@ class InCollective {
   TraceRange range_;
 };
 
-/// Returns those on all threads and on the GPU, earliest first. Numbers are the same on all ranks
-/// in a group.
+/// Returns the collectives on all threads and on the GPU, earliest first. Numbers are the same on
+/// all ranks in a group.
 std::vector<CollectiveInProgress> collectives_in_progress();
 
 /// Returns how many collectives with these members this process has entered so far.

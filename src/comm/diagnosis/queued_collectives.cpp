@@ -13,7 +13,7 @@
 namespace llamesh::comm {
 namespace {
 
-/// Returns false also if the GPU has failed: who waits for its work reports that.
+/// Also returns false if the GPU has failed; whoever waits for its work reports that.
 bool happened(const device::Event& event) {
   try {
     return event.ready();

@@ -62,7 +62,7 @@ device::Event Collectives::submit(const CollectiveCall& call, std::int64_t bytes
   return stream_.record();
 }
 
-/// Queues a collective on the GPU. It is in progress once the GPU is there, until it is past it.
+/// Queues a collective on the GPU. It counts as in progress while the GPU is in it.
 template <class Move>
 void Collectives::queue(const CollectiveCall& call, std::int64_t ticket, const Move& move) {
   auto& queued = QueuedCollectives::instance();

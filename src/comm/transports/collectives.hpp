@@ -113,8 +113,8 @@ class Collectives {
 
   /// Returns this rank's total seconds in collectives on CPUs, waits for other ranks included.
   double seconds() const { return 1e-9 * static_cast<double>(nanoseconds_.load()); }
-  /// Returns the total seconds that waits for their events blocked the compute stream; on a GPU, as
-  /// far as it is by now.
+  /// Returns the total seconds that waits for their events blocked the compute stream; on a GPU, up
+  /// to its current progress.
   double seconds_exposed() const;
 
  protected:

@@ -20,9 +20,9 @@ struct IncomingMessage {
 };
 
 /// Sends and receives large messages of host memory, in pieces of bounded size and all at the same
-/// time. Every rank in the group calls it, with messages or without. Messages between two ranks
-/// have the same order and sizes on both. The memory must stay until it returns or the process
-/// ends. `purpose` is as in Communicator.
+/// time. Every rank in the group calls it, with messages or without. Two ranks must list the
+/// messages between them in the same order, with equal sizes. The memory must stay valid until it
+/// returns or the process ends. `purpose` is as in Communicator.
 void exchange_messages(const Communicator& group, std::span<const OutgoingMessage> outgoing,
                        std::span<const IncomingMessage> incoming, const char* purpose);
 

@@ -39,8 +39,8 @@ struct CollectiveLog {
 /// a link take turns on it. In all_to_all and send_recv, a rank sends to (and receives from) one
 /// peer after the other, each at the bandwidth of its link.
 ///
-/// Measured collectives on CPUs (device::MeasuredRates) take their time from the computation, whose
-/// cores they use.
+/// Measured collectives on CPUs (device::MeasuredRates) delay the computation, because they use its
+/// cores.
 class SimulatedCollectives final : public Collectives {
  public:
   /// The group's ranks are on `nodes` nodes, equally many on each. `within_node`: every group along

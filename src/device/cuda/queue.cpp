@@ -18,7 +18,7 @@ using Nanoseconds = std::atomic<std::chrono::nanoseconds::rep>;
 
 struct QueuedEvent final : Event::State {
   cudaEvent_t event = nullptr;
-  std::shared_ptr<Nanoseconds> blocked_in_all;  // of its queue, which may end before it
+  std::shared_ptr<Nanoseconds> blocked_in_all;  // total of its queue, which may end first
 
   explicit QueuedEvent(std::shared_ptr<Nanoseconds> blocked) : blocked_in_all(std::move(blocked)) {
     check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync),
@@ -45,7 +45,7 @@ struct QueuedEvent final : Event::State {
   }
 };
 
-/// A CUDA event that knows when it happened.
+/// A CUDA event with a timestamp.
 class TimedEvent {
  public:
   TimedEvent() { check(cudaEventCreateWithFlags(&event_, cudaEventDefault), "cudaEventCreate"); }
@@ -69,9 +69,9 @@ class TimedEvent {
   cudaEvent_t event_ = nullptr;
 };
 
-/// Meter for a stream's waits for others, between an event before and one after each. It adds a
-/// wait's time to those that its event's queue has caused, once the GPU is past it. The host waits
-/// for nothing.
+/// Meter for a stream's waits for other streams. Records an event before and one after each wait.
+/// Once the GPU has passed both, adds the time to the total of the other stream. The host never
+/// waits.
 class WaitMeter {
  public:
   /// Makes `stream` wait for the event.
@@ -84,7 +84,7 @@ class WaitMeter {
     wait.end->record(stream);
     waits_.push_back(std::move(wait));
   }
-  /// Adds the waits that the GPU is past.
+  /// Adds the waits that the GPU has passed.
   void update() {
     const std::lock_guard lock(mutex_);
     add_past();

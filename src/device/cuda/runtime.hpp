@@ -17,8 +17,8 @@ void check(cudaError_t result, const char* what,
 /// Throws the user error for a GPU allocation of `bytes` that does not fit.
 [[noreturn]] void throw_out_of_memory(std::int64_t bytes);
 
-/// Makes this process's device the calling thread's, whose own would be the first GPU: a call there
-/// may create a context on it. Costs little after the first call on a thread.
+/// Selects this process's device on the calling thread, which otherwise uses the first GPU and may
+/// create a context there. Cheap after a thread's first call.
 void attach_thread();
 
 /// Returns the CUDA stream behind a GPU stream.

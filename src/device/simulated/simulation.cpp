@@ -117,7 +117,7 @@ void Simulation::use_rates_of(DType dtype) {
 }
 
 void Simulation::run_kernel(Stream& stream, double size, double amount, double seconds) {
-  size = std::max(size, 1.0);  // of an expert without rows
+  size = std::max(size, 1.0);  // an expert may have no rows
   if (kernel_log_) kernel_log_->push_back({kernel_, size, amount});
   if (kernel_rates_ && amount > 0) {
     const auto table = kernel_rates_->find(kernel_);

@@ -61,7 +61,7 @@ class Simulation {
 
   /// Queues work that takes `seconds` on a simulated stream.
   void run(Stream& stream, double seconds);
-  /// Queues work on a communication stream that takes the cores of the computation.
+  /// Queues work on a communication stream that occupies the computation's cores.
   void run_on_cores(Stream& stream, double seconds);
   /// Names the kernel that the next run_kernel() is for.
   void set_kernel(std::string_view name) { kernel_ = name; }

@@ -26,8 +26,8 @@ std::int64_t sums_numel(const AttentionShape& s) {
 }
 
 /// Returns how many tasks share a key-value head: enough for 16 tasks in all, if each has 8 query
-/// blocks or more and all sums fit into 32 MiB. The number of threads has no influence, so results
-/// do not depend on it.
+/// blocks or more and all sums fit into 32 MiB. Ignores the number of threads, so results do not
+/// depend on it.
 std::int64_t parts_of(const AttentionShape& s) {
   constexpr std::int64_t enough_tasks = 16, min_blocks = 8, max_bytes = std::int64_t{32} << 20;
   const auto kv_heads = s.batch * s.kv_heads;
@@ -211,8 +211,8 @@ void store_gradients(const Operands<T>& o, const AttentionShape& s, std::int64_t
   store_tile(o.dv.from(key, column), count, s.head_dim, dkeys + sums_numel(s) / 2, padded);
 }
 
-/// Processes every parts-th query block of a key-value head, counted through the sequences, with
-/// all its query heads: dq, and their share of dkeys and dvalues in `sums`.
+/// Processes query blocks part, part + parts, ... over all query heads of a key-value head
+/// (numbered across sequences): writes dq, and their share of dkeys and dvalues to `sums`.
 template <class T>
 void part_of_kv_head(const Operands<T>& o, const AttentionShape& s, std::int64_t kv_head,
                      std::int64_t part, std::int64_t parts, float* sums) {

@@ -61,12 +61,12 @@ dnnl::memory::desc description(const Matrix& m) {
   return {{m.rows, m.cols}, type_of(m), dnnl::memory::dims{m.row_stride, m.col_stride}};
 }
 
-/// Whether b is first copied to the layout that oneDNN's kernels read fastest.
+/// Layout of b: as it is, or copied to the one that oneDNN's kernels read fastest.
 enum class Packed : std::int8_t { no, yes };
 
-/// Decides from shapes and types alone, so that a run's results stay reproducible. The figures are
-/// in docs/performance.md: copying pays from about 700 rows of c on, and in fp32 not for products
-/// of activations, whose left factor is transposed. Only AMD CPUs were measured, without AMX.
+/// Decides from shapes and types alone, so that a run's results stay reproducible. Copying pays off
+/// above about 700 rows of c, but in fp32 not for weight gradients, whose left factor is transposed
+/// (docs/performance.md). Only AMD CPUs without AMX were measured.
 Packed packing_of(const Matrix& c, const Matrix& a, const Matrix& b, Ragged ragged) {
   constexpr std::int64_t min_rows = 1024;
   constexpr auto max_bytes = std::int64_t{32} << 20;
@@ -99,7 +99,7 @@ dnnl::matmul::primitive_desc describe_matmul(const Matrix& c, const Matrix& a, c
 #endif
 }
 
-/// Scratch bytes for a call: oneDNN's own, after b if it is packed.
+/// Scratch bytes for a call: the packed b, if any, then oneDNN's own.
 struct Space {
   Space() = default;
   Space(const dnnl::matmul::primitive_desc& primitive, Packed packed)

@@ -29,8 +29,8 @@ void for_each_block(std::int64_t count, std::int64_t block, const Body& body) {
   for (std::int64_t i = 0; i < blocks; ++i) body(i * block, std::min(count, (i + 1) * block));
 }
 
-/// Calls body(i) for tasks with uneven cost, each on the next free thread. If there are not more
-/// tasks than threads, task i is always thread i's, so the other threads keep no scratch. Rethrows
+/// Calls body(i) for tasks with uneven cost, each on the next free thread. If there are no more
+/// tasks than threads, thread i always runs task i, so the other threads keep no scratch. Rethrows
 /// an exception from a body (e.g. out of scratch memory) after all tasks have ended.
 template <class Body>
 void for_each_task(std::int64_t count, const Body& body) {

@@ -7,10 +7,9 @@
 
 namespace llamesh::ops::cpu {
 
-/// Host memory for a running kernel, also in a process whose device is a GPU (an offloaded
-/// optimizer step, a kernel's test). It grows to the largest request and is then kept, so a
-/// training step allocates nothing after the first one. Declare it `thread_local static` in the
-/// kernel.
+/// Host memory for a running kernel, even in a process that uses a GPU (for an offloaded optimizer
+/// step, or a kernel's test). It grows to the largest request and is then kept, so a training step
+/// allocates nothing after the first one. Declare it `thread_local static` in the kernel.
 class Scratch {
  public:
   /// Returns at least `bytes` bytes, 64-byte aligned, uninitialized.

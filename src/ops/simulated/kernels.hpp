@@ -8,8 +8,8 @@
 #include "ops/ops.hpp"
 
 /// Kernels from ops.hpp on a simulated device. Each costs max(FLOPs / reachable peak, bytes /
-/// memory bandwidth) on the current device::Simulation's hardware, plus the launch time, or what
-/// was measured.
+/// memory bandwidth) on the current device::Simulation's hardware, plus the launch time, or the
+/// measured time.
 namespace llamesh::ops::simulated {
 
 #define LLAMESH_KERNEL(name) decltype(ops::name)::Function name;

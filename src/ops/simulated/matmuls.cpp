@@ -144,7 +144,7 @@ void attention_backward(Stream& stream, const AttentionCall& c, const AttentionG
        hardware().peak(c.q.dtype()) * hardware().attention_backward_share,
        bytes_of(c.q, c.k, c.v, c.out, c.log_sum_exp, g.dout, g.dq, g.dk, g.dv, g.delta),
        static_cast<double>(c.shape.sequence));
-  // Backends that do not fuse it rotate the gradients afterwards; a measured time has it.
+  // Backends that do not fuse it rotate the gradients afterwards; a measured time includes it.
   if (g.cos_sin && !hardware().is_measured())
     move(stream, 2 * bytes_of(g.dq, g.dk) + bytes_of(g.cos_sin, c.document_starts));
 }

@@ -107,7 +107,7 @@ std::string ReplayCheck::judge(std::int64_t step, std::span<const std::int64_t> 
   comm::agree(world_, [&] {
     if (world_.rank() != reported.ranks.front()) return;
     fail(ExitCode::stopped_early,
-         "{}; a processor or a memory is faulty, or this is a bug: nothing is saved, and the next "
+         "{}; a processor or memory is faulty, or this is a bug: nothing is saved, and the next "
          "start continues from the newest checkpoint",
          text);
   });

@@ -13,15 +13,15 @@
 
 namespace llamesh::train {
 
-/// Ranks of which one or more computed wrong bits.
+/// Ranks, at least one of which computed wrong bits.
 struct ReplayFault {
   std::vector<int> ranks;       ///< one, or several that exchange values within a micro-batch
   std::int64_t difference = 0;  ///< their first (ReplayCheck::difference())
 };
 
 /// Finds faults from each rank's first difference. Along the axes in `exchange`, ranks exchange
-/// values within a micro-batch, so a fault spreads: the ranks in such a group whose bits differ
-/// first count. Pure.
+/// values within a micro-batch, so a fault spreads. In such a group, only the ranks whose bits
+/// differ first count. Pure.
 std::vector<ReplayFault> find_faults(std::span<const std::int64_t> differences,
                                      comm::AxisSet exchange, const comm::ParallelDims& dims);
 
@@ -29,7 +29,7 @@ std::vector<ReplayFault> find_faults(std::span<const std::int64_t> differences,
 /// computes the step's first micro-batch twice, with the same weights and tokens. A rank compares
 /// the bits of its loss and, unit by unit, of its gradients before any reduction. All sums are
 /// taken in a fixed order, so a difference is a fault of the machine or a bug. The step's results
-/// are those without the check.
+/// are the same as without the check.
 class ReplayCheck {
  public:
   /// Borrows all arguments.
@@ -44,8 +44,8 @@ class ReplayCheck {
   /// Computes a step's first micro-batch ahead of Engine::forward_backward(), with the same `scale`
   /// and number of micro-batches. Waits for the device.
   void replay(const model::Batch& first, float scale, std::int64_t micro_batches);
-  /// Notes that Engine::forward_backward() has done a micro-batch. After the first one since
-  /// replay() it waits for the device and compares.
+  /// Call it after each micro-batch of Engine::forward_backward(). After the first one since
+  /// replay(), waits for the device and compares.
   void on_micro_batch();
   /// Returns this rank's first difference since replay(): 0 none, 1 the loss, 2 + i the gradient of
   /// the i-th unit that the backward pass completes.

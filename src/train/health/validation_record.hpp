@@ -22,8 +22,8 @@ class ValidationRecord {
   /// Takes over the record from a checkpoint, to_text(). Ignores a record for another set, and one
   /// that cannot be read; returns false for these.
   bool restore(const std::string& text);
-  /// Leaves out best evaluations without a checkpoint: those whose step is neither in `saved` nor
-  /// `resumed`, since a save may not have finished before the run's end.
+  /// Drops best evaluations without a checkpoint, whose step is neither in `saved` nor `resumed`: a
+  /// save may not have finished before the run's end.
   void keep_only(std::span<const std::int64_t> saved, std::int64_t resumed);
   /// Adds an evaluation. NaN is worse than any loss.
   void observe(std::int64_t step, double loss);

@@ -39,10 +39,10 @@ Failure failure_of(const comm::Diagnosis& verdict);
 /// Converts an error on this rank.
 Failure failure_of_error(const std::string& error);
 
-/// Returns true for an error by which the rank that reports it is at fault: a fault of its GPU
+/// Returns true if the rank that reports this error is at fault: a fault of its GPU
 /// (device/cuda/devices.cpp), a replica that differs (train/health/replica_check.cpp), or a
-/// micro-batch that differs when repeated, on one host (replay_check.cpp there). Others may be
-/// another rank's: NCCL, for example, reports that a rank is gone. Pure.
+/// micro-batch that differs when repeated, on one host (replay_check.cpp there). Other errors may
+/// be another rank's fault: NCCL, for example, reports that a rank is gone. Pure.
 bool is_fault_of_reporter(std::string_view error);
 
 /// Notes in this rank's flight record, which needs no disk, how it ends. Any thread.

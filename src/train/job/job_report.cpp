@@ -85,8 +85,8 @@ void JobReport::start(const StartEvent& event, std::int64_t step, const OwnCheck
   });
 }
 
-/// Warns if the start before could not record why it ended. Returns its state with the culprit that
-/// its flight records tell.
+/// Warns if the previous start could not record why it ended. Returns its state, with the culprit
+/// according to its flight records.
 std::optional<RunState> JobReport::explain_sudden_end(std::optional<RunState> before) const {
   if (!before || before->phase != RunPhase::running) return before;
   std::error_code ignored;

@@ -52,8 +52,8 @@ class JobReport {
   /// job's id and the time, by which a job script sees that this start came so far. Collective.
   bool was_done();
   /// Records that the run continues after `step`, as in `event`; the start has taken `seconds` so
-  /// far. Warns if the previous start ended
-  /// unexpectedly, and throws if another start would not help (start_after()). Collective.
+  /// far. Warns if the previous start ended unexpectedly, and throws if another start would not
+  /// help (start_after()). Collective.
   void start(const StartEvent& event, std::int64_t step, const OwnCheckpoints& own,
              const std::string& config, double seconds);
 
@@ -70,8 +70,8 @@ class JobReport {
   /// waited `seconds` for it.
   void on_saved(std::int64_t step, const std::string& name, double seconds,
                 const std::optional<StepLoss>& best);
-  /// Records a memory checkpoint of `step`, for which training has waited `seconds`. state.json has
-  /// it when it is next written: this does not wait for the disk.
+  /// Records a memory checkpoint of `step`, for which training has waited `seconds`. state.json
+  /// gets it when it is next written, so this does not wait for the disk.
   void on_saved_in_memory(std::int64_t step, double seconds);
   /// Records the end of the run; `slowest_save` is in seconds. Collective.
   void on_end(RunPhase phase, ExitCode code, const std::string& reason, double slowest_save);

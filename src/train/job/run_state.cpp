@@ -33,8 +33,8 @@ std::string now() {
   return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(seconds));
 }
 
-/// Returns true if hosts were to blame for the start's end, and one of them is not in this launch:
-/// for a cut link, that is enough.
+/// Returns true if a host to blame for the start's end is not in this launch. For a cut link, one
+/// of the two is enough.
 bool is_without_culprit(const RunState& before, const std::vector<std::string>& hosts) {
   return !hosts.empty() && std::ranges::any_of(before.culprit_hosts, [&](const auto& culprit) {
     return std::ranges::find(hosts, culprit) == hosts.end();
@@ -45,7 +45,7 @@ std::string fault_of(const RunState& before) {
   return fmt::format("rank {}, {}", fmt::join(before.culprit_ranks, " and "), before.doing);
 }
 
-/// Returns the faults of nodes after a start that gained at most one step.
+/// Returns the node faults after a start that gained at most one step.
 std::vector<std::string> node_faults_after(const RunState& before,
                                            const std::vector<std::string>& hosts) {
   auto faults = before.node_faults;

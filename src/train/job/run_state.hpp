@@ -32,8 +32,8 @@ struct RunState {
   /// Number of consecutive starts, including this one, that began where the previous one had, or
   /// one step later.
   std::int64_t starts_here = 1;
-  /// Faults of nodes that ended some of these starts, "rank 2, training step 47" each, if the start
-  /// after the fault was without the node. They do not count as a lack of progress.
+  /// Node faults that ended some of these starts (e.g. "rank 2, training step 47"), if the next
+  /// start left that node out. They do not count as a lack of progress.
   std::vector<std::string> node_faults = {};
   std::int64_t starts = 1;  ///< in the run, this one included
   std::int64_t steps = 0;   ///< the run's total; 0: unknown

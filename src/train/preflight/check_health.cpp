@@ -12,7 +12,7 @@
 namespace llamesh::train {
 namespace {
 
-/// Returns the number of spare nodes by rank 0's environment; -1: this start is not checked.
+/// Returns the number of spare nodes from rank 0's environment; -1: this start is not checked.
 int spare_nodes(const comm::Communicator& world) {
   const auto text = comm::on_rank_0(world, []() -> std::string {
     const char* value = std::getenv("LLAMESH_SPARE_NODES");
@@ -23,8 +23,8 @@ int spare_nodes(const comm::Communicator& world) {
   return spares;
 }
 
-/// Records hosts that are left out. Not by record_failure(): that keeps an earlier launch's verdict
-/// if it was given within the last seconds.
+/// Records hosts that are left out. Does not use record_failure(), which keeps an earlier launch's
+/// verdict from the last few seconds.
 void record_slow_hosts(const Subject& at, const std::map<std::string, std::string>& hosts,
                        const std::string& line) {
   const std::filesystem::path folder = at.setup.inputs.run.folder;
@@ -75,7 +75,7 @@ std::vector<std::string> check_health(const comm::Communicator& world, const Set
     if (world.rank() != 0) return;
     const auto line = fmt::format("{}", fmt::join(problems, "; "));
     record_slow_hosts(at, bad, line);
-    fail(ExitCode::stopped_early, "{}: left out for a spare node", line);
+    fail(ExitCode::stopped_early, "{}: replaced by a spare node", line);
   });
   return {};
 }

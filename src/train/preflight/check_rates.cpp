@@ -17,7 +17,7 @@ namespace llamesh::train {
 namespace {
 
 constexpr int windows = 5;
-constexpr int measurements = 4;  // until something counts as slow
+constexpr int measurements = 4;  // a slow rank or link must be slow in all of them
 constexpr double window_seconds = 0.02;
 
 /// A unit in which rates are printed.
@@ -48,8 +48,8 @@ std::vector<Windows> gather(const comm::Communicator& world, const Windows& mine
   return all;
 }
 
-/// Returns what each of several measurements finds: other work on a node passes. The later ones are
-/// made only if needed.
+/// Returns what is slow in each of several measurements, since other work on a node passes. Makes
+/// the later ones only if needed.
 template <class Slow>
 std::vector<Slow> found_each_time(std::vector<Slow> found,
                                   const std::function<std::vector<Slow>()>& again,
@@ -87,7 +87,7 @@ Finding compare_ranks(const Subject& at, const char* name, const Unit& unit,
       finding.bad.emplace(host, text);
     else
       finding.warnings.push_back(fmt::format(
-          "{} on {}; of two nodes nobody can say which one is as it should be", text, host));
+          "{} on {}; with only two nodes, it is unclear which one is at fault", text, host));
   }
   return finding;
 }
@@ -152,7 +152,7 @@ Windows exchange_rates(const comm::Communicator& world, comm::Collectives& axis,
   const auto nanoseconds = world.max(static_cast<std::int64_t>(1e9 * seconds_for(1)));
   const auto exchanges =
       std::clamp<std::int64_t>(2'000'000 / std::max<std::int64_t>(nanoseconds, 1), 1, 32);
-  seconds_for(1);  // lets both ends begin together
+  seconds_for(1);  // lets both ends start together
   Windows rates;
   for (int w = 0; w < windows; ++w)
     rates.push_back(4 * static_cast<double>(n * exchanges) / seconds_for(exchanges));
@@ -238,7 +238,7 @@ Finding check_links(const Subject& at, comm::DeviceMesh& mesh) {
         link_text(its_links.front(), at) +
             (its_links.size() == 1 ? "" : fmt::format(", and {} more", its_links.size() - 1)));
   for (const auto& pair : blame.pairs)
-    finding.warnings.push_back(link_text(pair, at) + "; nobody can say which end is slow");
+    finding.warnings.push_back(link_text(pair, at) + "; it is unclear which end is slow");
   return finding;
 }
 
@@ -255,18 +255,18 @@ Finding check_gpus(const Subject& at) {
       finding.bad.emplace(
           at.host_of(r),
           fmt::format("rank {}: {} active NVLinks, others have {:.0f}", r, links[r], usual));
-  // Named only: a GPU that is slowed down enough to matter is slow in the other checks.
+  // Only a warning: a GPU that is throttled enough to matter is slow in the other checks.
   const auto held_down = at.world.all_gather(std::int64_t{gpu.clocks_held_down ? 1 : 0});
   for (std::size_t r = 0; r < held_down.size(); ++r)
     if (held_down[r] != 0)
       finding.warnings.push_back(fmt::format(
-          "rank {} on {}: hardware, heat or power holds the clocks down", r, at.host_of(r)));
+          "rank {} on {}: clocks are throttled (hardware, heat or power)", r, at.host_of(r)));
   finding.text = fmt::format("{} active NVLinks each, by NVML", usual);
   return finding;
 }
 
 std::vector<Finding> rate_findings(const Subject& at, comm::DeviceMesh& mesh) {
-  // GPUs last: clocks are held down while they are busy.
+  // GPUs last: throttling shows while they are busy or just after.
   std::vector<Finding> findings{check_compute(at), check_memory(at), check_links(at, mesh)};
   if (device::kind() == device::Kind::cuda) findings.push_back(check_gpus(at));
   return findings;

@@ -36,7 +36,7 @@ Finding check_launch(const Subject& at);
 /// Checks that the collectives on each axis give correct results.
 Finding check_collectives(const Subject& at, comm::DeviceMesh& mesh);
 
-/// Measures, all ranks at once, and compares (slow_nodes.hpp). What looks slow is measured again.
+/// Measures all ranks at once and compares them (slow_nodes.hpp). Measures again what looks slow.
 /// The caller has set the number of threads.
 std::vector<Finding> rate_findings(const Subject& at, comm::DeviceMesh& mesh);
 /// Measures each rank's GEMM rate.

@@ -15,7 +15,7 @@ struct Finding {
   std::string name;
   std::string text;                        ///< one-line result
   std::map<std::string, std::string> bad;  ///< host -> problem there
-  std::vector<std::string> warnings = {};  ///< what no host is to blame for, one line each
+  std::vector<std::string> warnings = {};  ///< problems without a host to blame, one line each
 };
 
 /// Returns the ranks whose text differs from the most frequent one (on a tie, the lowest rank's).
@@ -27,18 +27,16 @@ std::vector<int> outliers(const std::vector<std::string>& texts);
 std::string verdict(const std::vector<Finding>& findings);
 
 /// Checks every node before a long run: the same build everywhere, correct collectives on every
-/// axis, rates of computing, memory and links that no node falls short of, healthy GPUs, a run
-/// folder that all nodes see and can write durably, room for two and a half checkpoints and for
-/// memory checkpoints, clocks that agree. Rank 0 prints a table. `build` is this rank's version
-/// text. Returns `stopped_early` if some nodes are bad; throws if all are. Leaves no files.
-/// Collective.
+/// axis, no node with slow compute, memory or links, healthy GPUs, a run folder that all nodes see
+/// and can write durably, room for two and a half checkpoints and for memory checkpoints, clocks
+/// that agree. Rank 0 prints a table. `build` is this rank's version text. Returns `stopped_early`
+/// if some nodes are bad; throws if all are. Leaves no files. Collective.
 ExitCode preflight(const comm::Communicator& world, const Setup& setup, const std::string& build);
 
 /// Measures the nodes of a start by `llamesh supervise`, which sets LLAMESH_SPARE_NODES to the
-/// number of healthy nodes that wait; does nothing elsewhere. If hosts are slow or unhealthy, and
-/// there is a spare for each, records them as culprits in state.json and throws (exit 75).
-/// Otherwise returns a line for each, and the run goes on with them. Takes some seconds.
-/// Collective.
+/// number of healthy spares. Does nothing otherwise. If hosts are slow or unhealthy, and there is a
+/// spare for each, records them as culprits in state.json and throws (exit 75). Otherwise returns a
+/// line for each, and the run goes on with them. Takes some seconds. Collective.
 std::vector<std::string> check_health(const comm::Communicator& world, const Setup& setup,
                                       comm::DeviceMesh& mesh);
 

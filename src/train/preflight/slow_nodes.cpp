@@ -12,8 +12,8 @@ namespace {
 
 using Hosts = std::vector<std::string>;
 
-/// Returns the median, the lower one of an even number: if half of all are slower, as on two models
-/// of machine, nobody is slow.
+/// Returns the lower median: if half of the values are lower, as with two types of node, none
+/// counts as slow.
 double lower_median(std::vector<double> values) {
   const auto middle = values.begin() + (std::ssize(values) - 1) / 2;
   std::ranges::nth_element(values, middle);
@@ -54,8 +54,8 @@ bool within_host(const SlowLink& slow, const Hosts& hosts) {
 }
 
 /// Returns the usual rate of these links: the median over ranks of each one's best link. A slow
-/// host makes both of its links slow, on a ring of three hosts most of them, but only one rank's
-/// best.
+/// host slows both of its links, which are most links on a ring of three hosts, but the best link
+/// of only one rank.
 double usual_rate(const std::vector<const LinkRate*>& links) {
   std::map<int, double> best;
   for (const auto* link : links)
@@ -73,8 +73,8 @@ struct HostLinks {
   double fastest = 0;            ///< share of the median that the fastest of them reaches
 };
 
-/// Returns the host whose slow links lead to the largest number of other hosts; among equals, the
-/// one whose links are all the slowest.
+/// Returns the host whose slow links lead to the most other hosts; in a tie, the one whose fastest
+/// slow link is slowest.
 HostLinks worst_host(const std::vector<SlowLink>& links, const Hosts& hosts) {
   std::map<std::string, HostLinks> by_host;
   for (const auto& slow : links) {

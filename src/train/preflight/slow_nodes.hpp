@@ -10,12 +10,11 @@ namespace llamesh::train {
 
 /// A rank or link is slow below this share of the median.
 inline constexpr double slow_below = 0.8;
-/// Ranks or links to compare: among fewer, a median cannot tell which one is slow.
+/// Minimum number of ranks or links to compare: among fewer, no median tells which one is slow.
 inline constexpr std::size_t min_compared = 3;
 
-/// Rates in several short windows. Other work on a machine only lowers them, so what is slow is
-/// slow in each window, and a rank or link is judged by its best one. What is usual is a median
-/// window.
+/// Rates in several short windows. Other work on a machine only lowers them, so a slow rank or link
+/// is slow in each window, and its best one counts. The usual rate is a median over windows.
 using Windows = std::vector<double>;
 
 /// A rank that is slower than the ranks with the same index on other hosts.
@@ -27,8 +26,7 @@ struct SlowRank {
 };
 
 /// Returns the slow ranks, given the windows and hosts by rank. Compares ranks with the same index
-/// on their host, since these have the same place in it: the same cores, the same way to memory.
-/// Pure.
+/// on their host, since these have the same cores and the same path to memory. Pure.
 std::vector<SlowRank> slow_ranks(const std::vector<Windows>& rates,
                                  const std::vector<std::string>& hosts);
 
@@ -47,21 +45,21 @@ struct SlowLink {
 };
 
 /// Returns the slow links. Compares links along the same axis whose ends have the same indices on
-/// their hosts: some places in a host have a slower way to others, on every host. Pure.
+/// their hosts: some of these links are slower than others on every host. Pure.
 std::vector<SlowLink> slow_links(const std::vector<LinkRate>& links,
                                  const std::vector<std::string>& hosts);
 
 /// Verdict on slow links.
 struct LinkBlame {
   std::map<std::string, std::vector<SlowLink>> hosts;  ///< host to blame -> its slow links
-  std::vector<SlowLink> pairs;  ///< links of which nobody can say which end is slow
+  std::vector<SlowLink> pairs;                         ///< links whose slow end is unknown
 };
 
 /// Blames a host for links within it, and if its links to several other hosts are slow. Pure.
 LinkBlame blame_for_links(const std::vector<SlowLink>& slow, const std::vector<std::string>& hosts);
 
 /// Returns which neighbours on a ring with `size` members exchange at the same time: phases in
-/// which no member has two partners. Together they are all neighbours. Pure.
+/// which no member has two partners. Together they cover all neighbours. Pure.
 std::vector<std::vector<std::pair<int, int>>> ring_phases(int size);
 
 }  // namespace llamesh::train

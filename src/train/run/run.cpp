@@ -206,7 +206,7 @@ class Run {
     checkpoints_.save(progress);
   }
 
-  /// Before a save on disk, which may fail.
+  /// Call it before a save on disk, which may fail.
   void save_in_memory() {
     check_replicas();
     checkpoints_.save_in_memory();

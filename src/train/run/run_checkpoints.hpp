@@ -60,9 +60,9 @@ class RunCheckpoints {
   /// Returns true if the trainer's state is in memory checkpoints, but not on disk.
   bool only_in_memory() const;
   /// Returns true if the trainer's state is only in memory, and its save on disk was due or may
-  /// have been: a start before this one did not finish it. The same on every rank.
+  /// have been: an earlier start did not finish it. The same on every rank.
   bool owes_save() const;
-  /// Removes memory checkpoints unless one is newer than the disk's: the run has ended. Collective.
+  /// Removes memory checkpoints at the end, unless one is newer than those on disk. Collective.
   void release_memory();
 
   /// Returns the step of the run's newest own checkpoint on disk; -1: none.

@@ -161,7 +161,7 @@ bool Trainer::run_passes(StepRecord& record, std::vector<StepPart>& parts, doubl
   }
 }
 
-/// Throws on a difference unless it is to be healed.
+/// Returns true if the replay agrees on all ranks. Throws if a difference is not to be healed.
 bool Trainer::replay_agrees(StepRecord& record, const std::vector<StepPart>& parts,
                             OnMismatch on_mismatch) const {
   std::vector<std::int64_t> differences;
