@@ -31,6 +31,8 @@ TEST(LongestReasonable, IsFiveTimesTheMedianAndAMinuteAtLeast) {
   EXPECT_EQ(longest_reasonable({}, 600), 600);
   EXPECT_EQ(longest_reasonable({0.01}, 600), 60);
   EXPECT_EQ(longest_reasonable({20, 30, 1000}, 600), 150);
+  EXPECT_EQ(longest_reasonable({0.01}, 600, 300), 300);
+  EXPECT_EQ(longest_reasonable({20, 30, 1000}, 600, 100), 150);
 }
 
 TEST(Watchdog, IsSilentWhileAllGoOn) {

@@ -48,10 +48,19 @@ class ChangedData : public testing::Test {
   /// Checks that a run with these inputs would be refused. (In this process only a run that ends
   /// well can be tested; tests/faults covers the others.)
   void expect_refused(const std::vector<std::string>& parts) const {
-    const auto own = checkpoint_of(in_, "02");
-    const auto saved = checkpoint::parse_manifest(text_of(own + "/manifest.json")).progress;
-    const auto text = error_of([&] { train::check_data(saved, data_of_run(), own); });
+    const fs::path checkpoint = checkpoint_of(in_, "02");
+    const auto saved = checkpoint::parse_manifest(text_of(checkpoint / "manifest.json")).progress;
+    const auto refusal = [&](std::int64_t step) {
+      return error_of([&] {
+        train::check_data(saved, data_of_run(), train::OwnRun{checkpoint.parent_path(), step});
+      });
+    };
+    const auto text = refusal(saved.step);
     for (const auto& part : parts) EXPECT_NE(text.find(part), std::string::npos) << text;
+    EXPECT_NE(text.find("checkpoint.resume=" + checkpoint.string()), std::string::npos) << text;
+    const auto in_memory = refusal(-1);
+    EXPECT_NE(in_memory.find("only in the nodes' memory"), std::string::npos) << in_memory;
+    EXPECT_EQ(in_memory.find("checkpoint.resume="), std::string::npos) << in_memory;
     world().barrier();
   }
 

@@ -171,7 +171,9 @@ std::vector<std::string> SlurmJob::nodes_without_launch(
 
 void SlurmJob::clean_up() const {
   std::vector<std::future<std::string>> runs;
-  for (const auto& node : living_nodes().usable)
+  auto [nodes, silent] = living_nodes();
+  nodes.insert(nodes.end(), silent.begin(), silent.end());  // they may answer in time
+  for (const auto& node : nodes)
     runs.push_back(std::async(std::launch::async, [this, node] {
       return ask(shell_text(launch_on(node)) + "sh -c " + shell_word(clean_up_));
     }));

@@ -91,7 +91,15 @@ class Supervisor {
 
   /// Returns the exit code.
   int run() {
-    for (bool is_first = true;; is_first = false) {
+    const int code = launch_until_it_ends();
+    // A run that is done has removed them on its nodes, but not where an earlier launch was.
+    if (code != 0 || launches_ > 1) clean_up();
+    return code;
+  }
+
+ private:
+  int launch_until_it_ends() {
+    while (true) {
       if (received_stop_signal() != 0) return finish(last_code_);
       wait_for_silent_nodes();
       const auto nodes = choose_nodes();
@@ -103,16 +111,11 @@ class Supervisor {
       if (nodes.size() < wanted_) say("the run continues on {} of {} nodes", nodes.size(), wanted_);
       const auto end = launch(nodes);
       last_code_ = end.code;
-      if (const auto code = react(end, nodes)) {
-        // A run that is done has cleaned up its own nodes, but not those of earlier launches.
-        if (*code != 0 || !is_first) clean_up();
-        return *code;
-      }
+      if (const auto code = react(end, nodes)) return *code;
       job_.end_steps();
     }
   }
 
- private:
   /// Logs a line in the job's log, and in the run's if there is one.
   template <class... Args>
   void say(fmt::format_string<Args...> text, Args&&... args) {
@@ -210,6 +213,7 @@ class Supervisor {
 
   /// Launches the run, and waits until it has ended.
   LaunchEnd launch(const Nodes& nodes) {
+    ++launches_;
     record_.emplace(folder_);
     guard_.place_on(guard_nodes(nodes));
     setenv("LLAMESH_LAUNCH_TIME", fmt::format("{:.3f}", unix_time()).c_str(), 1);
@@ -361,8 +365,10 @@ class Supervisor {
   }
 
   /// Removes the run's memory checkpoints, if any, before the job releases its nodes. If the nodes
-  /// are already gone, the ranks had time to save and to remove them.
-  void clean_up() const {
+  /// are already gone, the ranks had time to save and to remove them. Only once: after that, a job
+  /// that is queued again takes no more steps.
+  void clean_up() {
+    if (std::exchange(is_clean_, true)) return;
     std::error_code ignored;
     if (std::filesystem::exists(folder_ / "checkpoints" / checkpoint::run_identity_name, ignored))
       job_.clean_up();
@@ -379,6 +385,8 @@ class Supervisor {
   std::optional<LaunchRecord> record_;
   Guard guard_;
   int last_code_ = 75;
+  int launches_ = 0;
+  bool is_clean_ = false;                         ///< clean_up() was called
   std::size_t fruitless_launches_ = 0;            ///< in a row
   std::optional<std::int64_t> unexplained_step_;  ///< of the latest failure, without a culprit
   std::deque<Clock::time_point> relaunches_;      ///< within the last hour

@@ -75,7 +75,18 @@ void MemoryCheckpoints::reserve(const State& state, std::int64_t text_bytes) {
   wait();
   key_ = key_of(state);
   kept_ = kept_images(gather_keys(state), topology_, options_.partner);
-  take_memory(std::max(image_text_bytes, 2 * text_bytes));
+  try {
+    take_memory(std::max(image_text_bytes, 2 * text_bytes));
+  } catch (...) {  // on every rank; nothing may stay behind on the nodes that had room
+    own_.clear();
+    std::error_code ignored;
+    if (leads_node_ && !resumed_) fs::remove_all(folder_, ignored);
+    throw;
+  }
+}
+
+bool MemoryCheckpoints::has_partner_copies() const {
+  return std::ranges::any_of(kept_, &KeptImage::is_partner_copy);
 }
 
 std::string MemoryCheckpoints::describe() const {
@@ -131,7 +142,7 @@ void MemoryCheckpoints::save(const State& state, const TrainState& progress,
                         .step = progress.step,
                         .disk_step = disk_step,
                         .key = key_});
-  if (std::ranges::none_of(kept_, &KeptImage::is_partner_copy)) return;
+  if (!has_partner_copies()) return;
   thread_ = std::thread([this, text_bytes = std::ssize(text)] {
     try {
       send_copies(text_bytes);
@@ -157,11 +168,11 @@ void MemoryCheckpoints::send_copies(std::int64_t text_bytes) {
 }
 
 void MemoryCheckpoints::wait() {
-  if (std::ranges::none_of(kept_, &KeptImage::is_partner_copy)) return;
+  if (!has_partner_copies()) return;
   if (thread_.joinable()) thread_.join();
-  comm::agree(world_, [&] {
-    if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
-  });
+  // On this rank alone, at once: ranks that still wait for its copies do not come to an agreement.
+  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+  world_.barrier("partner copies of a memory checkpoint");
 }
 
 void MemoryCheckpoints::remove() {

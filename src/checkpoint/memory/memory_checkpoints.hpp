@@ -52,7 +52,10 @@ class MemoryCheckpoints {
   /// partner copies first. `disk_step` is the newest committed checkpoint on disk; -1: none.
   void save(const State& state, const TrainState& progress, std::int64_t disk_step);
 
-  /// Waits for partner copies on all ranks, and throws their error.
+  /// Returns true if shards are copied to other nodes behind the following steps.
+  bool has_partner_copies() const;
+
+  /// Waits for partner copies on all ranks. Throws on the ranks whose exchange failed.
   void wait();
 
   /// Removes the run's images: it does not need them any more.

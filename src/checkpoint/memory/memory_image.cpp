@@ -74,10 +74,11 @@ class ShardDownload {
 void take_memory(const Descriptor& file, std::int64_t bytes) {
   int error = EINTR;
   while (error == EINTR) error = ::posix_fallocate(file.get(), 0, bytes);
-  validate(error == 0,
-           "no room for a memory checkpoint of {} bytes in {}: {}; enlarge /dev/shm (mount -o "
-           "remount,size=...), use more nodes, or set checkpoint.memory.every_steps=0",
-           bytes, file.path().parent_path().string(), std::strerror(error));
+  validate(
+      error == 0,
+      "no room for a memory checkpoint of {} bytes in {}: {}; enlarge /dev/shm (mount -o "
+      "remount,size=...), use more nodes, or set checkpoint.memory.partner=off or every_steps=0",
+      bytes, file.path().parent_path().string(), std::strerror(error));
 }
 
 }  // namespace
@@ -120,7 +121,7 @@ MemoryImage::MemoryImage(MemoryImage&& other) noexcept
       shard_bytes_(other.shard_bytes_),
       bytes_(std::exchange(other.bytes_, {})) {}
 
-std::optional<ImageHeader> MemoryImage::read_header(const std::filesystem::path& path) {
+std::optional<ImageHeader> MemoryImage::read_header(const std::filesystem::path& path) try {
   struct stat status {};
   if (::lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode) ||
       status.st_uid != ::geteuid())
@@ -134,6 +135,8 @@ std::optional<ImageHeader> MemoryImage::read_header(const std::filesystem::path&
       file.bytes() < image_bytes(header.key.bytes, header.text_bytes))
     return {};
   return header;
+} catch (const Error&) {  // it cannot be read, or has just disappeared
+  return {};
 }
 
 std::optional<ImageHeader> MemoryImage::header() const {

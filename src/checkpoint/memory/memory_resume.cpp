@@ -84,15 +84,17 @@ std::optional<TrainState> MemoryCheckpoints::resume(const State& state, std::int
     candidates.push_back({trained, gather_keys(trained)});
   while (const auto choice = newest_of(candidates, found, topology_)) {
     if (!receive(choice->set, found)) {
-      spdlog::warn(
-          "memory checkpoints are not used: a node has too little room in /dev/shm to receive its "
-          "images of step {} from other nodes",
-          choice->set.step);
+      if (world_.rank() == 0)
+        spdlog::warn(
+            "memory checkpoints are not used: a node has too little room in /dev/shm to receive "
+            "its images of step {} from other nodes",
+            choice->set.step);
       return {};
     }
     if (drop_damaged(choice->set, found)) continue;
+    auto progress = load(choice->set, choice->state, accept);
     resumed_ = choice->set;
-    return load(choice->set, choice->state, accept);
+    return progress;
   }
   if (world_.rank() == 0)
     spdlog::warn(
@@ -146,13 +148,15 @@ bool MemoryCheckpoints::make_room(const std::vector<ImageTransfer>& transfers, c
     if (topology_.host_of[static_cast<std::size_t>(transfer.to)] == host)
       needed += image_bytes(transfer.image.key.bytes, transfer.image.text_bytes) + page;
   const bool is_short = leads_node_ && needed > 0 && needed > free_bytes(folder_.parent_path());
-  if (is_short)
+  comm::agree(world_, [&] {
+    if (!is_short) return;
     for (const auto& path : files_in(folder_)) {
       const auto header = MemoryImage::read_header(path);
       std::error_code ignored;
       if (!header || header->run != run_ || !is_of_set(*header))
         std::filesystem::remove(path, ignored);
     }
+  });
   if (world_.max(std::int64_t{is_short}, "room for memory checkpoints") == 0) return true;
   std::erase_if(found, [&](const FoundImage& image) { return !is_of_set(image); });
   const bool enough = !leads_node_ || needed <= free_bytes(folder_.parent_path());

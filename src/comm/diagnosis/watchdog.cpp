@@ -75,9 +75,10 @@ void set_waiting(Diagnosis& verdict, const CollectiveInProgress& collective) {
   });
 }
 
-double longest_reasonable(std::vector<double> durations, double of_the_first) {
+double longest_reasonable(std::vector<double> durations, double of_the_first, double at_least) {
   if (durations.empty()) return of_the_first;
-  return std::max(shortest_limit, typical_duration_factor * median(std::move(durations)));
+  return std::max(
+      {shortest_limit, at_least, typical_duration_factor * median(std::move(durations))});
 }
 
 struct Watchdog::Watch {
@@ -133,7 +134,7 @@ struct Watchdog::Watch {
     }
   }
 
-  void begin(Activity activity, std::int64_t step, double of_the_first) {
+  void begin(Activity activity, std::int64_t step, double of_the_first, double at_least) {
     const std::lock_guard lock(mutex);
     const auto now = Clock::now();
     auto& known = durations[doing.activity];
@@ -142,7 +143,7 @@ struct Watchdog::Watch {
     doing = {static_cast<std::int64_t>(activity), step};
     FlightRecorder::instance().set_activity(static_cast<std::int32_t>(activity), step);
     begun = since = now;
-    limit = longest_reasonable(durations[doing.activity], of_the_first);
+    limit = longest_reasonable(durations[doing.activity], of_the_first, at_least);
   }
 
   void progress() {
@@ -314,8 +315,10 @@ Watchdog::~Watchdog() {
   }
 }
 
-void Watchdog::begin(Activity activity, std::int64_t step, std::chrono::seconds of_the_first) {
-  watch_->begin(activity, step, static_cast<double>(of_the_first.count()));
+void Watchdog::begin(Activity activity, std::int64_t step, std::chrono::seconds of_the_first,
+                     std::chrono::seconds at_least) {
+  watch_->begin(activity, step, static_cast<double>(of_the_first.count()),
+                static_cast<double>(at_least.count()));
 }
 
 void Watchdog::progress() {

@@ -27,8 +27,8 @@ enum class Activity : std::int64_t {
 std::string describe(Activity activity, std::int64_t step);
 
 /// Returns the seconds without progress after which an activity counts as hung: five times the
-/// median of its earlier durations, at least 60 s; `of_the_first` if there are none.
-double longest_reasonable(std::vector<double> durations, double of_the_first);
+/// median of its earlier durations, at least 60 s and `at_least`; `of_the_first` if there are none.
+double longest_reasonable(std::vector<double> durations, double of_the_first, double at_least = 0);
 
 /// Result from a watchdog: one line that names ranks, their hosts and activities, and the same as
 /// fields. Empty: another rank reports.
@@ -88,9 +88,12 @@ class Watchdog {
   Watchdog& operator=(const Watchdog&) = delete;
 
   /// Sets this rank's activity and its step; the initial activity is `starting`, with a limit of an
-  /// hour. `of_the_first`: limit without progress for the first activity of its kind.
+  /// hour. `of_the_first`: limit without progress for the first activity of its kind. `at_least`:
+  /// minimum of the later ones' limits, if they wait for work in the background, whose time the
+  /// earlier durations do not show.
   void begin(Activity activity, std::int64_t step,
-             std::chrono::seconds of_the_first = std::chrono::minutes(10));
+             std::chrono::seconds of_the_first = std::chrono::minutes(10),
+             std::chrono::seconds at_least = {});
   /// Records progress within the activity, such as a micro-batch in a step.
   void progress();
   /// Replaces the callback.

@@ -5,6 +5,8 @@
 #include <charconv>
 #include <cstdlib>
 
+#include "checkpoint/lease.hpp"
+#include "core/file.hpp"
 #include "train/job/failure.hpp"
 #include "train/job/run_state.hpp"
 #include "train/preflight/checks.hpp"
@@ -73,6 +75,10 @@ std::vector<std::string> check_health(const comm::Communicator& world, const Set
   }
   comm::agree(world, [&] {
     if (world.rank() != 0) return;
+    // Refuses a folder that another job has: its state.json is not ours to write.
+    const auto checkpoints = std::filesystem::path(setup.inputs.run.folder) / "checkpoints";
+    make_folder(checkpoints);
+    const checkpoint::Lease lease(checkpoints);
     const auto line = fmt::format("{}", fmt::join(problems, "; "));
     record_slow_hosts(at, bad, line);
     fail(ExitCode::stopped_early, "{}: replaced by a spare node", line);

@@ -1,5 +1,6 @@
 #include "train/run/resume.hpp"
 
+#include "checkpoint/format.hpp"
 #include "checkpoint/store.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
@@ -40,17 +41,25 @@ std::string change_since(const checkpoint::TrainState& saved, const DataOfRun& n
   return "";
 }
 
+std::string way_to_use_new_data(const OwnRun& own) {
+  if (own.step_on_disk < 0)
+    return "start again with these, set another run.name (that step is only in the nodes' memory)";
+  const auto path = own.checkpoints / checkpoint::name_of_step(own.step_on_disk);
+  return fmt::format("continue with these, set another run.name and checkpoint.resume={}",
+                     path.string());
+}
+
 }  // namespace
 
 void check_data(const checkpoint::TrainState& saved, const DataOfRun& now,
-                const std::filesystem::path& own) {
+                const std::optional<OwnRun>& own) {
   if (saved.step == 0) return;
   const auto change = change_since(saved, now);
   if (change.empty()) return;
-  validate(own.empty(),
-           "the training data have changed since step {}: {}; restore them, or, to continue with "
-           "these, set another run.name and checkpoint.resume={}",
-           saved.step, change, own.string());
+  if (own)
+    fail(ExitCode::bad_input,
+         "the training data have changed since step {}: {}; restore them, or, to {}", saved.step,
+         change, way_to_use_new_data(*own));
   spdlog::warn(
       "the training data differ from those of the checkpoint: {}; the run continues with the new "
       "ones",

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "checkpoint/manifest.hpp"
@@ -21,11 +22,17 @@ struct DataOfRun {
   std::string fingerprint;  ///< to_text() of data::Fingerprint
 };
 
+/// Checkpoints of the run that continues.
+struct OwnRun {
+  std::filesystem::path checkpoints;
+  std::int64_t step_on_disk;  ///< from which another run can start; -1: only memory has some
+};
+
 /// Compares the training data with those of the checkpoint's run. On a difference, a run that
-/// resumes from its own checkpoints (`own`: their folder) throws a user error; a run that starts
-/// from another run's checkpoint (`own` is empty) logs a warning. Skips anything that the
-/// checkpoint does not record, and everything if its run had not read any data.
+/// resumes from its own checkpoints throws a user error; a run that starts from another run's
+/// checkpoint (without `own`) logs a warning. Skips anything that the checkpoint does not record,
+/// and everything if its run had not read any data.
 void check_data(const checkpoint::TrainState& saved, const DataOfRun& now,
-                const std::filesystem::path& own);
+                const std::optional<OwnRun>& own);
 
 }  // namespace llamesh::train

@@ -57,7 +57,7 @@ StartEvent RunCheckpoints::resume(const ConfigChanges& changes) {
   if (!from_memory)
     found = store_.resume(state_, mode, [&](const checkpoint::TrainState& saved) {
       check_data(saved, data_,
-                 mode == "auto" ? folder_ / checkpoint::name_of_step(saved.step) : "");
+                 mode == "auto" ? std::optional(OwnRun{folder_, saved.step}) : std::nullopt);
     });
   if (!found) return initialize_weights();
   if (found->base) load_base(*found->base);
@@ -101,10 +101,18 @@ std::vector<std::int64_t> RunCheckpoints::steps_on_disk() const {
 
 std::optional<checkpoint::TrainState> RunCheckpoints::resume_from_memory() {
   if (!memory_) return {};
-  const auto on_disk = disk_step_ < 0 ? folder_ : folder_ / checkpoint::name_of_step(disk_step_);
-  return memory_->resume(state_, disk_step_, [&](const checkpoint::TrainState& saved) {
-    check_data(saved, data_, on_disk);
-  });
+  const auto accept = [&](const checkpoint::TrainState& saved) {
+    check_data(saved, data_, OwnRun{folder_, disk_step_});
+  };
+  try {
+    return memory_->resume(state_, disk_step_, accept);
+  } catch (const comm::PeerFailure& failure) {
+    if (failure.code() != ExitCode::io_failure) throw;
+  } catch (const Error& error) {  // images that disappear meanwhile: a site cleans /dev/shm
+    if (error.code() != ExitCode::io_failure) throw;
+    spdlog::warn("memory checkpoints are not used: {}", error.what());
+  }
+  return {};
 }
 
 /// Continues the run's record of validation losses. Another run's does not count: its best
@@ -219,8 +227,16 @@ bool RunCheckpoints::due_in_memory() const {
   return memory_ && trainer_.step() % setup_.inputs.checkpoint.memory.every_steps == 0;
 }
 
+/// Partner copies of the memory checkpoint before may still be on their way: they are waited for.
+void RunCheckpoints::watch_copying() {
+  const auto limit = time_for_first_checkpoint(setup_);
+  const bool waits = memory_->has_partner_copies();
+  watchdog_.begin(Activity::copying, trainer_.step(), limit,
+                  waits ? limit : std::chrono::seconds(0));
+}
+
 void RunCheckpoints::save_in_memory() {
-  watchdog_.begin(Activity::copying, trainer_.step(), time_for_first_checkpoint(setup_));
+  watch_copying();
   const auto start = Clock::now();
   memory_->save(saved_state(), progress_now(), std::max(disk_step_, store_.committed_step()));
   memory_step_ = trainer_.step();
@@ -240,7 +256,9 @@ bool RunCheckpoints::owes_save() const {
 }
 
 void RunCheckpoints::release_memory() {
-  if (memory_ && saved_step_ >= memory_step_) memory_->remove();
+  if (!memory_ || saved_step_ < memory_step_) return;
+  watch_copying();
+  memory_->remove();
 }
 
 checkpoint::TrainState RunCheckpoints::progress_now() const {
@@ -261,7 +279,10 @@ checkpoint::TrainState RunCheckpoints::progress_now() const {
 
 void RunCheckpoints::finish() {
   if (under_way_.empty()) return;
-  watchdog_.begin(Activity::saving, saved_step_, time_for_first_checkpoint(setup_));
+  const auto limit = time_for_first_checkpoint(setup_);
+  // An asynchronous save, of which the earlier durations show only what training waited for.
+  const bool writes = setup_.inputs.checkpoint.async;
+  watchdog_.begin(Activity::saving, saved_step_, limit, writes ? limit : std::chrono::seconds(0));
   const auto begin = Clock::now();
   store_.wait();
   blocked_seconds_ += seconds_since(begin);

@@ -78,6 +78,7 @@ class RunCheckpoints {
   using Clock = std::chrono::steady_clock;
 
   std::optional<checkpoint::TrainState> resume_from_memory();
+  void watch_copying();
   std::vector<std::int64_t> steps_on_disk() const;
   StartEvent initialize_weights();
   void load_base(const checkpoint::BaseModel& saved);
