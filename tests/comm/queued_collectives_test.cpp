@@ -4,6 +4,7 @@
 
 #include <fstream>
 #include <future>
+#include <vector>
 
 #include "comm/diagnosis/flight_record.hpp"
 #include "comm/diagnosis/in_collective.hpp"
@@ -16,20 +17,28 @@ namespace {
 class QueuedCollectivesTest : public testing::Test {
  protected:
   struct Work {
+    std::size_t number;  // in the stream
     std::promise<void> gate;
     device::Event done;
   };
 
   std::unique_ptr<Work> block() {
-    auto work = std::make_unique<Work>();
+    auto work = std::make_unique<Work>(Work{at_gates_.size(), {}, {}});
     auto opened = std::make_shared<std::future<void>>(work->gate.get_future());
-    stream_.run([opened] { opened->wait(); });
+    auto at_gate = std::make_shared<std::promise<void>>();
+    at_gates_.push_back(at_gate->get_future().share());
+    stream_.run([opened, at_gate] {
+      at_gate->set_value();
+      opened->wait();
+    });
     work->done = stream_.record();
     return work;
   }
+  /// Opens the work's gate, and polls once the stream is at the next gate, if there is one.
   void pass(Work& work) {
     work.gate.set_value();
     work.done.wait();
+    if (work.number + 1 < at_gates_.size()) at_gates_[work.number + 1].wait();
     queued_.poll();
   }
   /// Queues a collective that lasts until its gate opens.
@@ -54,6 +63,7 @@ class QueuedCollectivesTest : public testing::Test {
   }
 
   QueuedCollectives& queued_ = QueuedCollectives::instance();
+  std::vector<std::shared_future<void>> at_gates_;
   device::Stream stream_ = device::Stream::worker();
   inline static std::uint64_t last_id = 1000;  // each test counts its collectives from 1
   std::shared_ptr<const Members> members_ =
