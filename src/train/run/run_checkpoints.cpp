@@ -12,6 +12,7 @@
 #include "checkpoint/hf/hf_model.hpp"
 #include "checkpoint/hf/peft_folder.hpp"
 #include "checkpoint/memory/memory_folder.hpp"
+#include "comm/mesh/session.hpp"
 #include "core/clock.hpp"
 #include "core/log.hpp"
 #include "core/process.hpp"
