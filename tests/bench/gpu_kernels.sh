@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Lists the kernels in two training steps by their time on the GPU, as Nsight Compute measures them one by one. The model
 # has two layers: their kernels scale with the number of layers, the embedding's, the head's and the loss's do not.
+# Products include those that measure the GEMM peak.
 #   tests/bench/gpu_kernels.sh [--programs FOLDER] MODEL MICRO-BATCH RECOMPUTATION
 #     --programs     a folder made by tests/gpu/bundle.sh; default: build/cuda
 #     MODEL          llama3.2-1b or llama3-8b, at 4096 tokens
@@ -10,7 +11,7 @@ set -uo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 llamesh=$root/build/cuda/src/llamesh launch=$root/tests/mpirun.sh
 if [[ ${1:-} == --programs ]]; then llamesh=$(cd "$2" && pwd)/bin/llamesh launch=$(cd "$2" && pwd)/run.sh; shift 2; fi
-(($# == 3)) || { sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 2; }
+(($# == 3)) || { sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2; }
 # shellcheck source=tests/gpu/cuda_libraries.sh
 source "$root/tests/gpu/cuda_libraries.sh"
 add_cuda_libraries python3

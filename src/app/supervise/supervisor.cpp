@@ -92,7 +92,7 @@ class Supervisor {
   /// Returns the exit code.
   int run() {
     const int code = launch_until_it_ends();
-    // A run that is done has removed them on its nodes, but not where an earlier launch was.
+    // A run that is done has cleaned up its own nodes, but not those of earlier launches.
     if (code != 0 || launches_ > 1) clean_up();
     return code;
   }

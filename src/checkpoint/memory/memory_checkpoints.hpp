@@ -52,7 +52,7 @@ class MemoryCheckpoints {
   /// partner copies first. `disk_step` is the newest committed checkpoint on disk; -1: none.
   void save(const State& state, const TrainState& progress, std::int64_t disk_step);
 
-  /// Returns true if shards are copied to other nodes behind the following steps.
+  /// Returns true if shards are copied to other nodes during the following steps.
   bool has_partner_copies() const;
 
   /// Waits for partner copies on all ranks. Throws on the ranks whose exchange failed.
