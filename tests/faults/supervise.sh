@@ -348,6 +348,17 @@ frees_memory() {
   done
 }
 
+# Of 99 nodes, at most 32 are cleaned at the same time.
+cleans_many_nodes() {
+  mkdir -p run/checkpoints busy
+  touch run/checkpoints/.run_id
+  given <<<'launch() { (($1 > 1)) && finishes; ends stopped 75 12 "rank 2 on node2 is silent" node2; }'
+  sed -i 's|echo "$nodes" >>cleaned; exit|mkdir "busy/$nodes"; ls busy \| wc -l >>at_once; sleep 0.1; rmdir "busy/$nodes"; &|' bin/srun
+  job_nodes=$(seq -s, -f node%g 99) supervise --spares 1
+  [[ $code == 0 && $(sort -u cleaned | wc -l) == 99 ]] || bad "exit code $code, cleaned up on $(sort -u cleaned | wc -l) nodes"
+  (($(sort -rn at_once | head -n 1) <= 32)) || bad "$(sort -rn at_once | head -n 1) nodes at the same time"
+}
+
 too_many_spares() {
   given <<<'launch() { finishes; }'
   supervise --spares 3

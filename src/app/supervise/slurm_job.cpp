@@ -4,10 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <functional>
 #include <future>
 #include <sstream>
 #include <string_view>
@@ -33,10 +35,8 @@ while sleep 10; do
   [ "$list" ] || continue
   nodes=$(scontrol show hostnames "$list") || continue
   echo "$nodes" | grep -qx "$3" && continue
-  for node in $nodes; do
-    timeout -k 1 15 srun --mpi=none --overlap --nodes=1 --ntasks=1 --nodelist="$node" sh -c "$4" &
-  done
-  wait
+  echo "$nodes" | xargs -P 32 -I@ \
+    timeout -k 1 15 srun --mpi=none --overlap --nodes=1 --ntasks=1 --nodelist=@ sh -c "$4"
   scontrol requeue "$1"
 done
 )sh";
@@ -82,6 +82,20 @@ std::vector<std::string> hosts_in(const std::string& list) {
 
 bool is_down(std::string_view state) {
   return state.starts_with("down") || state.starts_with("fail");
+}
+
+/// Calls `task` with each node's index, for up to 32 nodes at the same time: Slurm's controller has
+/// to create a step for each.
+void on_each(const std::vector<std::string>& nodes, const std::function<void(std::size_t)>& task) {
+  constexpr std::size_t max_at_once = 32;
+  std::atomic<std::size_t> next = 0;
+  const auto work = [&] {
+    for (std::size_t i = next++; i < nodes.size(); i = next++) task(i);
+  };
+  std::vector<std::future<void>> workers;
+  for (std::size_t i = 0; i < std::min(nodes.size(), max_at_once); ++i)
+    workers.push_back(std::async(std::launch::async, work));
+  for (auto& worker : workers) worker.get();
 }
 
 /// Returns true if the node does not answer slurmctld.
@@ -155,28 +169,23 @@ std::vector<std::string> SlurmJob::launch_on(const std::string& node) const {
 
 std::vector<std::string> SlurmJob::nodes_without_launch(
     const std::vector<std::string>& nodes) const {
-  // srun may return 0 although nothing was launched.
-  const auto launches = [&](const std::string& node) {
-    return output_of("timeout -k 1 20 " + shell_text(launch_on(node)) +
-                     "echo launched 2>/dev/null") == "launched\n";
-  };
-  std::vector<std::future<bool>> tries;
-  for (const auto& node : nodes)
-    tries.push_back(std::async(std::launch::async, [&launches, &node] { return launches(node); }));
+  std::vector<std::string> output(nodes.size());  // srun may return 0 although nothing was launched
+  on_each(nodes, [&](std::size_t i) {
+    output[i] = output_of("timeout -k 1 20 " + shell_text(launch_on(nodes[i])) +
+                          "echo launched 2>/dev/null");
+  });
   std::vector<std::string> bad;
   for (std::size_t i = 0; i < nodes.size(); ++i)
-    if (!tries[i].get()) bad.push_back(nodes[i]);
+    if (output[i] != "launched\n") bad.push_back(nodes[i]);
   return bad;
 }
 
 void SlurmJob::clean_up() const {
-  std::vector<std::future<std::string>> runs;
   auto [nodes, silent] = living_nodes();
   nodes.insert(nodes.end(), silent.begin(), silent.end());  // they may answer in time
-  for (const auto& node : nodes)
-    runs.push_back(std::async(std::launch::async, [this, node] {
-      return ask(shell_text(launch_on(node)) + "sh -c " + shell_word(clean_up_));
-    }));
+  on_each(nodes, [this, &nodes = nodes](std::size_t i) {
+    ask(shell_text(launch_on(nodes[i])) + "sh -c " + shell_word(clean_up_));
+  });
 }
 
 void SlurmJob::end_steps() const {

@@ -40,7 +40,7 @@ class SlurmJob {
   void end_steps() const;
   /// Kills the guard's step (guard_command).
   void end_guard() const;
-  /// Runs the clean-up command on each living node, for up to 15 s. Ignores failures.
+  /// Runs the clean-up command on each living node, for up to 15 s each. Ignores failures.
   void clean_up() const;
   /// Puts the job into the queue again; Slurm then ends this process. It will get none of
   /// `excluded`.
