@@ -7,6 +7,7 @@
 //   wrong    a bit flips in the first weight gradient that it computes in that step
 //   lost     its node loses its memory checkpoints and the rank dies just before it sends the
 //            partner copies of memory checkpoint STEP (1: the first)
+//   vanished its node loses its memory checkpoints while a start receives images from other nodes
 // It writes the fault's time (nanoseconds since 1970) to the file LLAMESH_FAULT_AT.
 #include <algorithm>
 #include <bit>
@@ -48,7 +49,7 @@ Fault asked() {
   std::istringstream words(text == nullptr ? "" : text);
   words >> fault.kind >> fault.rank >> fault.step >> fault.number;
   if (text == nullptr) return fault;
-  const auto kinds = {"flipped", "nan", "another", "wrong", "lost"};
+  const auto kinds = {"flipped", "nan", "another", "wrong", "lost", "vanished"};
   expects(words && std::ranges::find(kinds, fault.kind) != kinds.end(),
           "LLAMESH_FAULT is no fault");
   return fault;
@@ -118,7 +119,8 @@ void call_collective(bool differs, std::uint64_t number) {
 void inject(const Trainer& trainer) {
   static const Fault fault = asked();
   static bool done = false;
-  if (done || fault.kind == "lost" || trainer.step() + 1 != fault.step) return;
+  const bool in_exchange = fault.kind == "lost" || fault.kind == "vanished";
+  if (done || in_exchange || trainer.step() + 1 != fault.step) return;
   done = true;
   const bool here = mesh_of_run->rank() == fault.rank;
   if (here) note_time();
@@ -132,11 +134,10 @@ void inject(const Trainer& trainer) {
     flip(trainer, fault.number);
 }
 
-/// Removes the images of the test's second node, and dies as if its power failed.
-void lose_node() {
+/// Removes the images of the test's second node.
+void remove_images() {
   checkpoint::remove_memory_folders(checkpoint::memory_folder_prefix("runs/tiny") +
                                     this_process().host + ".1");
-  std::raise(SIGKILL);
 }
 
 }  // namespace
@@ -198,9 +199,14 @@ void wrapped_exchange(const comm::Communicator& group,
                       std::span<const comm::IncomingMessage> incoming, const char* purpose) {
   static const Fault fault = asked();
   static std::int64_t copies = 0;
+  const bool here = group.rank() == fault.rank;
   const bool is_copy = std::string_view(purpose).starts_with("partner copies");
-  if (fault.kind == "lost" && is_copy && ++copies == fault.step && group.rank() == fault.rank)
-    lose_node();
+  const bool is_start = std::string_view(purpose) == "memory checkpoints";
+  if (fault.kind == "lost" && is_copy && ++copies == fault.step && here) {
+    remove_images();
+    std::raise(SIGKILL);  // as if the node's power failed
+  }
+  if (fault.kind == "vanished" && is_start && here) remove_images();
   real_exchange(group, outgoing, incoming, purpose);
 }
 

@@ -517,6 +517,13 @@ goes_wrong() {
 }
 names_rank_2() { grep -q '"rank": 2,' runs/tiny/failure.json || bad "failure.json: $(cat runs/tiny/failure.json)"; }
 
+# undisturbed OPTION...: a run without faults. same_losses RUN: fails if that run's losses are others.
+undisturbed() { launch 4 train $tiny run.name=undisturbed "$@"; }
+losses_of() { sed -n 's/.*"loss":\([^,]*\),"grad_norm".*/\1/p' "runs/$1/metrics.jsonl"; }
+same_losses() {
+  [[ -n $(losses_of undisturbed) && $(losses_of "$1") == "$(losses_of undisturbed)" ]] ||
+    bad "the losses of $1 are not those of an undisturbed run"
+}
 # A bit of its weights or moments flips: of four replicas three agree.
 flipped_bit() {
   goes_wrong 75 flipped:5 sharding.strategy=no_shard debug.replica_hash_every=1 checkpoint.every_steps=2
@@ -534,14 +541,11 @@ flipped_bit_makes_nan() {
   names_rank_2
   expect_line "after step 2: rank 2 on $(hostname) differs in weights or moments from ranks 0, 1, 3" "nothing is saved"
   local options=(train.global_batch=8 train.steps=4 sharding.strategy=no_shard debug.replica_hash_every=5)
-  local losses='s/.*"loss":\([^,]*\),"grad_norm".*/\1/p' undisturbed
-  launch 4 train $tiny run.name=undisturbed "${options[@]}"
-  undisturbed=$(sed -n "$losses" runs/undisturbed/metrics.jsonl)
+  undisturbed "${options[@]}"
   LLAMESH_FAULT="nan 2 3 0" launch 4 train $tiny run.name=healed debug.on_mismatch=heal "${options[@]}"
   [[ $code == 0 ]] && grep -q "after step 2: rank 2 on .*; step 3, which was not finite, is computed again" err ||
     bad "it is not healed"
-  [[ $(wc -l <<<"$undisturbed") == 4 && $(sed -n "$losses" runs/healed/metrics.jsonl) == "$undisturbed" ]] ||
-    bad "the losses are not those of an undisturbed run"
+  same_losses healed
 }
 # Of two replicas nobody knows which is right.
 flipped_bit_of_two() {
@@ -557,30 +561,40 @@ wrong_gradient() {
     "nothing is saved"
   [[ $(cat runs/tiny/checkpoints/LATEST) == step_00000002 && ! -e runs/tiny/checkpoints/step_00000003 ]] || bad "it has saved"
   # Healed, the run loses nothing.
-  local losses='s/.*"loss":\([^,]*\),"grad_norm".*/\1/p' undisturbed
-  launch 4 train $tiny run.name=undisturbed train.global_batch=8 train.steps=4 "${options[@]}"
-  undisturbed=$(sed -n "$losses" runs/undisturbed/metrics.jsonl)
+  undisturbed train.global_batch=8 train.steps=4 "${options[@]}"
   LLAMESH_FAULT="wrong 2 3 0" launch 4 train $tiny run.name=healed train.global_batch=8 train.steps=4 debug.on_mismatch=heal \
     "${options[@]}"
   [[ $code == 0 ]] && grep -q "rank 2 on .*; the step's forward and backward passes are computed again" err ||
     bad "it is not healed"
   grep -q '"event":"healed","step":3,' runs/healed/metrics.jsonl || bad "metrics.jsonl has no event: healed"
-  [[ $(wc -l <<<"$undisturbed") == 4 && $(sed -n "$losses" runs/healed/metrics.jsonl) == "$undisturbed" ]] ||
-    bad "the losses are not those of an undisturbed run"
+  same_losses healed
 }
-# A node is lost while it sends and receives partner copies. The earlier copies are complete, and are used.
-lost_in_partner_copy() {
-  local options=(train.global_batch=8 train.steps=6 sharding.strategy=full_shard mesh.ranks_per_node=2)
-  local losses='s/.*"loss":\([^,]*\),"grad_norm".*/\1/p' undisturbed
-  launch 4 train $tiny run.name=undisturbed "${options[@]}"
-  undisturbed=$(sed -n "$losses" runs/undisturbed/metrics.jsonl)
-  options+=(checkpoint.every_steps=100 checkpoint.memory.every_steps=2)
-  LLAMESH_FAULT="lost 2 2 0" launch 4 train $tiny "${options[@]}"
+# lost_node OPTION...: a run of two nodes loses one at its N-th memory checkpoint, N being $lost_at, in the middle of
+# the partner copies.
+lost_node() {
+  options=(train.global_batch=8 sharding.strategy=full_shard mesh.ranks_per_node=2 "$@")
+  undisturbed "${options[@]}"
+  options+=(checkpoint.memory.every_steps=2)
+  LLAMESH_FAULT="lost 2 $lost_at 0" launch 4 train $tiny "${options[@]}"
   [[ $code != 0 ]] || bad "it has ended with 0"
+}
+# continues STEP: it continues after that step, and ends like the undisturbed run.
+continues() {
   launch 4 train $tiny "${options[@]}"
-  [[ $code == 0 ]] && grep -q "resumed after step 2 from memory" err || bad "it does not continue from step 2"
-  [[ $(wc -l <<<"$undisturbed") == 6 && $(sed -n "$losses" runs/tiny/metrics.jsonl) == "$undisturbed" ]] ||
-    bad "the losses are not those of an undisturbed run"
+  [[ $code == 0 ]] && grep -q "resumed after step $1" err || bad "it does not continue from step $1"
+  same_losses tiny
+}
+# The earlier copies are complete, and are used.
+lost_in_partner_copy() {
+  lost_at=2 lost_node train.steps=6 checkpoint.every_steps=100
+  continues "2 from memory"
+}
+# The next start finds the images of step 4, which are gone when it reads them: those on disk are older, and intact.
+vanished_in_start() {
+  lost_at=3 lost_node train.steps=8 checkpoint.every_steps=3
+  LLAMESH_FAULT="vanished 2 1 0" continues "3,"
+  grep -q "memory checkpoints are not used: the memory checkpoint of step 4 in .* has disappeared" err ||
+    bad "it does not say what has become of step 4"
 }
 # It is asked for another collective, for one more, for one less: within a node and between nodes.
 another_collective() {
