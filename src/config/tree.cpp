@@ -111,7 +111,10 @@ Node parse_value(const std::string& text, const std::string& name) {
     if (documents == 0) return Node{.where = name, .scalar = {}, .items = {}, .members = {}};
     return converter.convert(YAML::Load(text));
   } catch (const YAML::Exception& error) {
-    fail(ExitCode::bad_input, "{}: not valid YAML: {}", converter.where(error.mark), error.msg);
+    const bool is_reference =
+        error.msg.find("anchor") != error.msg.npos || error.msg.find("alias") != error.msg.npos;
+    fail(ExitCode::bad_input, "{}: not valid YAML: {}{}", converter.where(error.mark), error.msg,
+         is_reference ? "; quote a value that begins with * or &, as in [\"*.q_proj\"]" : "");
   }
 }
 

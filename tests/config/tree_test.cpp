@@ -51,7 +51,9 @@ TEST(Tree, RefusesWhatIsNoInput) {
   for (int i = 1; i < 40; ++i) bomb += fmt::format("a{0}: &a{0} [*a{1}, *a{1}]\n", i, i - 1);
   EXPECT_NE(parse_error(bomb).find("too deeply or too large"), std::string::npos);
   EXPECT_NE(parse_error(std::string(100'000, '[')).find("f.yaml"), std::string::npos);
-  EXPECT_NE(parse_error("a: *nowhere").find("not valid YAML"), std::string::npos);
+  for (const char* text : {"a: *nowhere", "a: [*.q_proj]", "a: *", "a: &"})
+    EXPECT_NE(parse_error(text).find("; quote a value that begins with * or &"), std::string::npos)
+        << text;
 }
 
 TEST(Tree, OverridesReplaceMergeAndCreate) {
