@@ -60,9 +60,9 @@ through() {
 # system
 expect_end() {
   [[ $code == "$1" ]] || bad "exit code $code instead of $1"
-  ((seconds < 20)) || bad "it took $seconds s"
+  ((seconds < 28)) || bad "it took $seconds s"
   # mpirun may still be shutting down.
-  for _ in {1..20}; do [[ -z $(processes) ]] && return || sleep 0.1; done
+  for _ in {1..100}; do [[ -z $(processes) ]] && return || sleep 0.1; done
   bad "processes are left: $(processes)"
 }
 

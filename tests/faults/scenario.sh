@@ -239,7 +239,7 @@ experts=(model.family=mixtral model.num_experts=4 model.num_experts_per_tok=2 sh
 kill_rank() {
   (launch 4 train $tiny train.steps=1000000 log.every_steps=1000000 "${@:2}"; exit "$code") &
   local job=$! victim begin
-  for _ in {1..150}; do
+  for _ in {1..600}; do
     [[ -n $(sed -n 3p runs/tiny/metrics.jsonl 2>/dev/null) ]] && break || sleep 0.1
   done
   victim=$(a_rank "$1")
@@ -248,7 +248,7 @@ kill_rank() {
   kill -KILL "$victim"
   wait $job
   code=$? seconds=$((SECONDS - begin))
-  ((seconds <= 10)) || bad "the job took $seconds s to end"
+  ((seconds <= 25)) || bad "the job took $seconds s to end"
   expect_end 137
   # Nobody was left to say so but the records of the ranks.
   launch 4 train $tiny train.steps=2 "${@:2}"
@@ -274,7 +274,7 @@ long="$tiny train.steps=200 mesh.ranks_per_node=2"
 
 # trains N: waits until the run of this folder has done N steps.
 trains() {
-  for _ in {1..150}; do
+  for _ in {1..600}; do
     [[ -n $(sed -n "$1p" runs/tiny/metrics.jsonl 2>/dev/null) ]] && return || sleep 0.1
   done
   bad "the run does not train"
@@ -380,7 +380,7 @@ signals_noted() { ((0x$(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$1/status") >>
 
 # await_rank_0: until it notes signals. Sets first, its process id.
 await_rank_0() {
-  for _ in {1..150}; do
+  for _ in {1..600}; do
     first=$(a_rank 0)
     [[ -n $first ]] && signals_noted "$first" && break || sleep 0.1
   done 2>/dev/null
