@@ -40,7 +40,7 @@ if [[ $preset == ?san ]]; then source scripts/sanitizer_options.sh; fi
 # those that wait more than they compute take one, and there are two slots more than there are
 # processors.
 code=0
-ctest --test-dir "build/$preset" --output-on-failure --no-tests=error --timeout 300 \
+ctest --test-dir "build/$preset" --output-on-failure --no-tests=error \
   --test-output-size-passed 10000000 -j "$(($(nproc) + 2))" "${selection[@]}" "$@" | tee "$runs/$name.summary" || code=1
 cp "build/$preset/Testing/Temporary/LastTest.log" "$runs/$name.log"
 exit $code

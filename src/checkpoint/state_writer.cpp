@@ -4,12 +4,11 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
-#include <type_traits>
 
 #include "checkpoint/format.hpp"
 #include "checkpoint/h5.hpp"
+#include "comm/transports/exchange.hpp"
 #include "core/file.hpp"
 #include "core/hash.hpp"
 #include "device/device.hpp"
@@ -150,14 +149,8 @@ std::vector<Written> write_transfers(std::vector<h5::Dataset>& datasets,
 /// All-gathers the segments.
 void exchange_segments(const comm::Communicator& world, const std::vector<Written>& mine,
                        std::vector<DatasetEntry>& entries) {
-  static_assert(std::is_trivially_copyable_v<Written>);
-  const auto all = world.all_gather(
-      std::string_view(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(Written)));
-  for (const auto& bytes : all) {
-    std::vector<Written> theirs(bytes.size() / sizeof(Written));
-    if (!bytes.empty()) std::memcpy(theirs.data(), bytes.data(), bytes.size());
-    for (const auto& w : theirs) entries[w.dataset].segments.push_back(w.segment);
-  }
+  for (const auto& written : comm::all_gather_lists(world, mine))
+    entries[written.dataset].segments.push_back(written.segment);
   for (auto& entry : entries)
     std::ranges::sort(entry.segments, {},
                       [](const Segment& s) { return std::pair(s.part, s.begin); });
@@ -177,10 +170,10 @@ Manifest write_state(const std::filesystem::path& path, const State& state,
   std::optional<PlainFile> plain;
   comm::agree(world, [&] { plain.emplace(path, options.early_write_back); });
   std::optional<h5::File> file;
-  agree_or_abort(world, "opening",
-                 [&] { file = h5::File::open_to_fill(path, world, options.mpi_io_hints); });
   std::vector<Written> written;
   try {
+    agree_or_abort(world, "opening",
+                   [&] { file = h5::File::open_to_fill(path, world, options.mpi_io_hints); });
     std::vector<h5::Dataset> datasets;
     comm::agree(world, [&] {
       for (auto& entry : manifest.datasets) {
@@ -197,7 +190,7 @@ Manifest write_state(const std::filesystem::path& path, const State& state,
       file->close();
     });
   } catch (...) {
-    file->abandon();
+    if (file) file->abandon();  // closing it would wait for all ranks
     throw;
   }
   // Sync on each rank: on a cluster file system fsync covers this node's writes.

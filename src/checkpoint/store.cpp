@@ -10,6 +10,7 @@
 #include "checkpoint/h5.hpp"
 #include "checkpoint/location.hpp"
 #include "comm/mesh/session.hpp"
+#include "comm/transports/exchange.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "device/device.hpp"
@@ -18,16 +19,6 @@ namespace llamesh::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// Broadcasts rank 0's integers.
-std::vector<std::int64_t> broadcast(const comm::Communicator& world,
-                                    const std::vector<std::int64_t>& numbers) {
-  const auto bytes = world.broadcast(std::string(reinterpret_cast<const char*>(numbers.data()),
-                                                 numbers.size() * sizeof(std::int64_t)));
-  std::vector<std::int64_t> all(bytes.size() / sizeof(std::int64_t));
-  if (!bytes.empty()) std::memcpy(all.data(), bytes.data(), bytes.size());
-  return all;
-}
 
 /// Writes the name of the best checkpoint that exists into the file BEST; removes the file if there
 /// is none.
@@ -183,7 +174,7 @@ void Store::prune(const Manifest& newest, std::span<const std::int64_t> best) {
     stale = stale_in_quarantine(folder_, step);
     for (const auto& one : committed_checkpoints(folder_)) steps.push_back(step_of(one));
   });
-  steps = broadcast(world_, steps);
+  steps = comm::broadcast_list(world_, steps);
   if (steps.size() > 1 || world_.max(std::ssize(stale)) > 0) {
     try {
       verify_written(path, newest, world_);
@@ -235,8 +226,10 @@ bool Store::is_good(std::int64_t step) {
     verify(path, world_);
     verified_.insert(step);
     return true;
-  } catch (const comm::PeerFailure&) {  // another rank logs it
-  } catch (const Error& error) {
+  } catch (const comm::PeerFailure& failed) {
+    if (failed.code() != ExitCode::io_failure) throw;  // another rank logs it
+  } catch (const Error& error) {  // any other error says nothing about the file
+    if (error.code() != ExitCode::io_failure) throw;
     spdlog::warn("checkpoint {} is damaged: {}", path.string(), error.what());
   }
   on_rank_0_quietly([&] { quarantine_because(path, "does not count among those kept"); });

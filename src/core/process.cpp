@@ -12,7 +12,7 @@
 namespace llamesh {
 namespace {
 
-constexpr std::array stop_signals{SIGTERM, SIGUSR2, SIGINT, SIGHUP, SIGPIPE};
+constexpr std::array stop_signals{SIGTERM, SIGUSR1, SIGUSR2, SIGXCPU, SIGINT, SIGHUP, SIGPIPE};
 
 std::atomic<unsigned> received = 0;               // bit n: signal n; set by the handler
 std::atomic<std::uint32_t*> elsewhere = nullptr;  // same bits

@@ -23,9 +23,10 @@ const char* version();
 const char* commit();
 
 /// Installs handlers that record the signals asking a program to end, so that a run can save and
-/// stop: SIGTERM, SIGUSR2 (Slurm's --signal), SIGINT, SIGHUP and SIGPIPE. A second SIGINT kills,
-/// because a user at a terminal means it. Writing to a closed pipe fails with EPIPE. Call this
-/// first in main: Slurm may signal in a job's first second. Clears earlier records.
+/// stop: SIGTERM, SIGUSR1 and SIGUSR2 (Slurm's --signal, Grid Engine's soft limits), SIGXCPU,
+/// SIGINT, SIGHUP and SIGPIPE. A second SIGINT kills, because a user at a terminal means it.
+/// Writing to a closed pipe fails with EPIPE. Call this first in main: Slurm may signal in a job's
+/// first second. Clears earlier records.
 ///
 /// The handlers have their own stack. While oneDNN's compiled GEMM kernels run, the stack pointer
 /// may point into their workspace on the heap, and a handler on that stack would overwrite what

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <cstring>
+#include <exception>
 #include <utility>
 
 #include "device/cuda.hpp"
@@ -15,7 +16,8 @@ namespace {
 const char* advice = nullptr;
 
 /// Maps anonymous pages: zero without being written, freed at once, and huge if the kernel allows,
-/// which avoids most TLB misses in GEMMs.
+/// which avoids most TLB misses in GEMMs. While an error unwinds, they stay mapped: other threads
+/// and MPI may still write there, for ranks that no longer wait for one another.
 std::shared_ptr<void> map_pages(std::int64_t bytes) {
   const auto size = static_cast<std::size_t>(bytes);
   void* at = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -23,7 +25,10 @@ std::shared_ptr<void> map_pages(std::int64_t bytes) {
     fail(ExitCode::bad_input, "cannot allocate {} bytes ({} are in use){}", bytes,
          MemoryMeter::instance().in_use(), memory_advice());
   if (size >= (std::size_t{1} << 21U)) madvise(at, size, MADV_HUGEPAGE);
-  return {at, [size](void* p) { munmap(p, size); }};
+  const bool is_real = kind() != Kind::simulated;
+  return {at, [size, is_real](void* p) {
+            if (!is_real || std::uncaught_exceptions() == 0) munmap(p, size);
+          }};
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "model/activation_offload.hpp"
 
+#include <utility>
+
 namespace llamesh::model {
 
 ActivationOffload::ActivationOffload(const std::vector<Tensor>& kept) {
@@ -10,7 +12,7 @@ ActivationOffload::ActivationOffload(const std::vector<Tensor>& kept) {
   host_ = device::Buffer::in(device::MemoryKind::host, bytes);
   std::byte* at = host_.data();
   for (std::size_t i = 0; i < kept.size(); ++i) {
-    layers_.push_back({kept[i], i < copied ? at : nullptr, {}, {}});
+    layers_.push_back({kept[i], i < copied ? at : nullptr, false, {}, {}});
     at += kept[i].bytes();
   }
 }
@@ -24,11 +26,12 @@ void ActivationOffload::after_forward(device::Stream& compute, std::size_t layer
   Layer& l = layers_[layer];
   copies_.to_host.wait(compute.record());
   l.stored = device::download_async(copies_.to_host, l.on_host, l.kept);
+  l.is_stored = true;
 }
 
 void ActivationOffload::before_backward(device::Stream& compute, std::size_t layer) {
   if (layer < layers_.size()) compute.wait(layers_[layer].here);
-  if (layer == 0 || layers_[layer - 1].on_host == nullptr) return;
+  if (layer == 0 || !std::exchange(layers_[layer - 1].is_stored, false)) return;
   Layer& next = layers_[layer - 1];
   copies_.to_device.wait(next.stored);
   copies_.to_device.wait(compute.record());  // the layer that had the slot before

@@ -35,6 +35,7 @@ class ActivationOffload {
   struct Layer {
     Tensor kept;
     std::byte* on_host = nullptr;  ///< null if it is not copied
+    bool is_stored = false;        ///< until it is copied back; frozen lower layers never are
     device::Event stored;          ///< copied out
     device::Event here;            ///< copied back
   };

@@ -2,12 +2,10 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <exception>
 #include <limits>
 #include <string_view>
 #include <utility>
 
-#include "comm/transports/backoff.hpp"
 #include "core/trace.hpp"
 #include "device/device.hpp"
 #include "ops/ops.hpp"
@@ -127,17 +125,11 @@ comm::DeviceMesh::Axis* Fsdp::secondary_axis(const ShardedState& state,
   return &mesh_.along(inner | (units.sharded & mesh_.dims().named({"expert", "context"})));
 }
 
+/// Buffers must outlive the collectives and copies that use them, even when an error unwinds us.
+/// Kernels must be done too: unlike cudaFree(), NCCL takes its memory back at once.
 Fsdp::~Fsdp() {
-  // Buffers must outlive the collectives that use them, even when an error unwinds us. Other ranks
-  // may then never arrive, so first give up waiting for them. A simulation has no other ranks, but
-  // the process may, and it must still tell them about the error.
-  const bool simulated = device::kind() == device::Kind::simulated;
-  if (std::uncaught_exceptions() > 0 && !simulated) comm::stop_waiting();
-  // Kernels must be done too: unlike cudaFree(), NCCL takes its memory back at once.
+  mesh_.drain();
   std::vector<device::Stream*> streams{&compute_};
-  for (const auto& group : groups_)
-    for (const auto* axis : {&group.shard, &group.reductions, &group.replicas, group.secondary})
-      if (axis) streams.push_back(&axis->collectives->stream());
   if (copies_) streams.insert(streams.end(), {&copies_->to_device, &copies_->to_host});
   for (auto* stream : streams) {
     try {

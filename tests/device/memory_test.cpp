@@ -1,8 +1,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -146,6 +148,19 @@ TEST_F(BufferTest, AdoptsMemoryOfWhichAPartIsItsOwn) {
     EXPECT_EQ(in_use(), 1024);
   }
   EXPECT_TRUE(watched.expired());
+}
+
+// Another thread, or MPI, may still write to it.
+TEST_F(BufferTest, StaysMappedWhileAnErrorUnwinds) {
+  std::byte* data = nullptr;
+  try {
+    const Buffer buffer(4096);
+    data = buffer.data();
+    throw std::runtime_error("an error");
+  } catch (const std::runtime_error&) {
+    *data = std::byte{1};
+  }
+  EXPECT_EQ(*data, std::byte{1});
 }
 
 TEST_F(BufferTest, ViewsLieWithinIt) {

@@ -317,6 +317,7 @@ stopped_and_resumed() {
   "$program" diff unbroken/checkpoints/step_00000200 runs/tiny/checkpoints/step_00000200 >out 2>err ||
     bad "other weights than those of the unbroken run"
 }
+stopped_by_usr1() { stopped_and_resumed SIGUSR1 eval 'kill -USR1 "$(a_rank 1)"'; }
 stopped_by_usr2() { stopped_and_resumed SIGUSR2 eval 'kill -USR2 "$(a_rank 3)"'; }
 stopped_by_two_terms() { stopped_and_resumed SIGTERM terminate_twice; }
 terminate_twice() {

@@ -301,7 +301,7 @@ cannot_launch() {
 
 told() {
   local signal
-  for signal in USR2 TERM; do
+  for signal in USR1 USR2 TERM; do
     rm -f launches asked run/state.json
     given <<<"launch() { trap asked_to_stop USR2; kill -$signal \$PPID; for _ in {1..100}; do sleep 0.1; done; }"
     supervise --spares 1
@@ -354,9 +354,45 @@ cleans_many_nodes() {
   touch run/checkpoints/.run_id
   given <<<'launch() { (($1 > 1)) && finishes; ends stopped 75 12 "rank 2 on node2 is silent" node2; }'
   sed -i 's|echo "$nodes" >>cleaned; exit|mkdir "busy/$nodes"; ls busy \| wc -l >>at_once; sleep 0.1; rmdir "busy/$nodes"; &|' bin/srun
-  job_nodes=$(seq -s, -f node%g 99) supervise --spares 1
+  SLURM_JOB_NODELIST=$(seq -s, -f node%g 99)
+  job_nodes=$SLURM_JOB_NODELIST supervise --spares 97
   [[ $code == 0 && $(sort -u cleaned | wc -l) == 99 ]] || bad "exit code $code, cleaned up on $(sort -u cleaned | wc -l) nodes"
   (($(sort -rn at_once | head -n 1) <= 32)) || bad "$(sort -rn at_once | head -n 1) nodes at the same time"
+}
+
+# Its list of bad nodes cannot be written, nor the last step be read: the run goes on, and its memory is freed.
+run_folder_in_disorder() {
+  mkdir -p run/checkpoints run/bad_nodes.json run/metrics.jsonl
+  touch run/checkpoints/.run_id
+  given <<<'launch() { (($1 > 1)) && finishes; ends stopped 75 12 "rank 2 on node2 is silent" node2; }'
+  supervise --spares 1
+  expect 0 "node1,node2 node1,node3" ""
+  logs "later jobs will not know of node2"
+  [[ $(sort cleaned | paste -sd' ') == "node1 node2 node3" ]] || bad "cleaned up on $(sort cleaned | paste -sd' ')"
+}
+
+# squeue, a wrapper of the site's, greets first.
+squeue_greets() {
+  given <<<'launch() { (($1 > 1)) && finishes; ends stopped 75 12 "rank 2 on node2 is silent" node2; }'
+  job_nodes="Welcome to the cluster" supervise --spares 1
+  expect 0 "node1,node2 node1,node3" ""
+}
+
+# The command names another run folder.
+ran_elsewhere() {
+  given <<<'launch() { touch "$LLAMESH_STARTED_FILE"; }'
+  supervise --spares 1
+  expect 1 "node1,node2" ""
+  logs "wrote no state.json in run"
+}
+
+strange_tasks_per_node() {
+  given <<<'launch() { finishes; }'
+  for SLURM_NTASKS_PER_NODE in 0 2x 99999999999 2147483647; do
+    supervise
+    expect 78 "" ""
+    logs "SLURM_NTASKS_PER_NODE is $SLURM_NTASKS_PER_NODE"
+  done
 }
 
 too_many_spares() {

@@ -104,6 +104,9 @@ bf16+=" memory.activation_checkpointing=selective memory.full_checkpointing_laye
 { ran cpu-bf16 1 --device cpu $bf16
   LLAMESH_POISON=1 ran bf16 4 --device cuda $bf16 sharding.wrap=size sharding.min_numel=20000; }
 close "bf16, recomputation, documents" 4 bf16 cpu-bf16 2e-2
+# The thread that saves converts the moments, and must use its rank's GPU.
+ran bf16-moments 2 --device cuda sharding.strategy=full_shard optimizer.moments=bf16 checkpoint.every_steps=2 checkpoint.async=true
+close "bf16 moments, an asynchronous save" 4 bf16-moments cpu 1e-3
 
 # Sequences of which each rank has two pieces.
 ran context 2 --device cuda mesh.axes.context=2 sharding.strategy=full_shard

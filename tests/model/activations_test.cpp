@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "device/stream.hpp"
+#include "model/activation_offload.hpp"
 #include "model/mlp.hpp"
 #include "model/transformer_block.hpp"
 
@@ -112,6 +116,33 @@ TEST(Activations, AnEvaluationNeedsTheLossBesidesAndNothingOfABackwardPass) {
   EXPECT_EQ(bytes(Purpose::evaluate), bytes(Purpose::generate) + 4 * M * (32 + 3 + 1));
   EXPECT_LT(bytes(Purpose::evaluate),
             Planned({full, 1024, 0}, DType::f32).activations.buffer.bytes());
+}
+
+// Layer 1 is frozen like all below it: its forward pass stores nothing, so layer 2's backward pass
+// has nothing to bring back into the slot, which the next micro-batch may already use.
+TEST(ActivationOffload, BringsBackOnlyWhatWasStored) {
+  constexpr std::size_t kept_layers = 4;
+  const device::Buffer slots(kept_layers * 64 * 4);
+  std::vector<Tensor> kept;
+  for (std::size_t i = 0; i < kept_layers; ++i) {
+    kept.push_back(slots.tensor(DType::f32, {64}, static_cast<std::int64_t>(i) * 64 * 4));
+    std::ranges::fill(kept.back().span<float>(), 1.0F);
+  }
+  ActivationOffload offload(kept);
+  auto& compute = device::compute_stream();
+  for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
+    for (std::size_t i = 0; i < kept_layers; ++i) {
+      offload.before_forward(compute, i);
+      if (i != 1) offload.after_forward(compute, i);
+    }
+    compute.record().wait();
+    std::ranges::fill(kept[0].span<float>(), 2.0F);
+    for (const std::size_t i : {3, 2, 1}) offload.before_backward(compute, i);
+    offload.before_backward(compute, 0);
+    compute.record().wait();
+    EXPECT_EQ(kept[0].span<float>().back(), 1.0F) << "stored, and back";
+    EXPECT_EQ(kept[1].span<float>().back(), 1.0F) << "never stored";
+  }
 }
 
 }  // namespace

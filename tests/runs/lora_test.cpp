@@ -125,6 +125,27 @@ TEST(Lora, ResumesExactly) {
   }
 }
 
+// PEFT matches the ends of names; a pattern would match nothing, and PEFT would not say so.
+TEST(Lora, IsExportedWithoutPatterns) {
+  const SharedFolder folder;
+  auto in = lora_inputs(folder.path());
+  in.model.lora->targets = {"layers.1.*_proj", "v_proj"};
+  in.model = in.model.resolved();
+  run_to_the_end(in);
+  const auto adapters = folder.path() / "adapters";
+  checkpoint::export_adapters(checkpoint_of(in, "12"), adapters, checkpoint::StoredType::f32,
+                              "base", world());
+  const auto exported = model::read_adapter_config(adapters);
+  for (const auto& target : exported.targets) {
+    EXPECT_TRUE(target.starts_with("model.layers.")) << target;
+    EXPECT_EQ(target.find('*'), target.npos) << target;
+  }
+  auto again = in.model;
+  again.lora = exported;
+  EXPECT_EQ(adapters_by_weight(parameter_table(again)).size(),
+            adapters_by_weight(parameter_table(in.model)).size());
+}
+
 /// Exports the adapters and the merged model, and reads both.
 TEST(Lora, IsExportedMergedAndLoaded) {
   const SharedFolder folder;

@@ -39,7 +39,7 @@ TEST_F(DeadlineTest, HearsSignalsAndTheStrongestOneCounts) {
   std::raise(SIGINT);
   EXPECT_EQ(deadline.asked(1, 1), Stop::interrupt);
   std::raise(SIGUSR2);
-  EXPECT_EQ(deadline.asked(1, 1), Stop::user_signal);
+  EXPECT_EQ(deadline.asked(1, 1), Stop::user_signal_2);
   std::raise(SIGTERM);
   std::raise(SIGTERM);  // a second one must not kill either
   std::raise(SIGUSR2);

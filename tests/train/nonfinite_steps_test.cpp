@@ -90,6 +90,10 @@ TEST_F(NonfiniteStepsTest, EndTheRunAtOnceWhereNoneIsSkipped) {
   EXPECT_EQ(end_by([&] { steps.on_nonfinite(7, infinity, nan, losses, good); }),
             "step 7: loss inf, gradient norm nan (the loss is not finite on 1 of 6 ranks: rank 0 "
             "on n1): the run diverged; lower optimizer.lr or lengthen schedule.warmup_steps");
+  const auto first = end_by([&] { steps.on_nonfinite(1, infinity, nan, losses, good); });
+  EXPECT_NE(first.find("no update was made before: the weights that the run begins with"),
+            first.npos)
+      << first;
 }
 
 }  // namespace

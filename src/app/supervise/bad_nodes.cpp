@@ -61,7 +61,11 @@ void BadNodes::blame(std::string_view host, std::string_view reason) {
                        .reason = std::string(reason),
                        .time = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(now)),
                        .job = job == nullptr ? "" : job});
-  write_durably(file_, to_text(failures_));
+  try {
+    write_durably(file_, to_text(failures_));
+  } catch (const Error& error) {  // this job remembers it
+    spdlog::warn("later jobs will not know of {}: {}", host, error.what());
+  }
 }
 
 std::ptrdiff_t BadNodes::count(std::string_view host) const {

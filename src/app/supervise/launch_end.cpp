@@ -30,8 +30,12 @@ std::string text_of(const fs::path& path) {
 std::int64_t last_step(const fs::path& run_folder, const RunState& state) {
   const auto metrics = run_folder / "metrics.jsonl";
   std::error_code ignored;
-  const auto last = fs::exists(metrics, ignored) ? train::last_step_of(metrics) : 0;
-  return std::max(last, state.step);
+  if (!fs::is_regular_file(metrics, ignored)) return state.step;
+  try {
+    return std::max(train::last_step_of(metrics), state.step);
+  } catch (const Error&) {  // it cannot be read
+    return state.step;
+  }
 }
 
 /// Returns the host that failure.json blames; empty: none.

@@ -48,10 +48,14 @@ LaunchWatch::~LaunchWatch() {
   fs::remove(started_file_, ignored);
 }
 
-std::optional<std::string> LaunchWatch::waits_for_start() {
+bool LaunchWatch::has_started() {
   std::error_code ignored;
   has_started_ = has_started_ || fs::exists(started_file_, ignored) || record_.has_started();
-  if (has_started_ || start_limit_ == 0s || Clock::now() - begun_ <= start_limit_) return {};
+  return has_started_;
+}
+
+std::optional<std::string> LaunchWatch::waits_for_start() {
+  if (has_started() || start_limit_ == 0s || Clock::now() - begun_ <= start_limit_) return {};
   return fmt::format(
       "llamesh has not been started after {} s: srun is killed (the limit is five times "
       "LLAMESH_MPI_TIMEOUT)",

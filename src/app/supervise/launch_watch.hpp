@@ -27,6 +27,8 @@ class LaunchWatch {
   LaunchWatch(const LaunchWatch&) = delete;
   LaunchWatch& operator=(const LaunchWatch&) = delete;
 
+  /// Returns true once rank 0 has announced its start, or written to the run folder.
+  bool has_started();
   /// Returns the reason to end srun now, or nothing if it may continue. Reads the run folder.
   std::optional<std::string> reason_to_end();
 

@@ -24,6 +24,7 @@ namespace llamesh::app {
 namespace {
 
 constexpr auto guard_name = "llamesh-guard";
+constexpr int max_ranks_per_node = 1 << 16;
 /// Arguments: the job's id, its restart count, its batch node, and a command to run on each node.
 constexpr auto guard_script = R"sh(
 trap '' USR2
@@ -121,11 +122,17 @@ SlurmJob::SlurmJob(std::vector<std::string> launcher, std::string clean_up)
       id_(environment("SLURM_JOB_ID")),
       nodes_(hosts_in(environment("SLURM_JOB_NODELIST"))) {
   const auto ranks = environment("SLURM_NTASKS_PER_NODE");
-  std::from_chars(ranks.data(), ranks.data() + ranks.size(), ranks_per_node_);
-  validate(ranks_per_node_ > 0, "SLURM_NTASKS_PER_NODE is {}; give --ntasks-per-node in the script",
-           excerpt(ranks));
+  const auto* const end = ranks.data() + ranks.size();
+  const auto [rest, error] = std::from_chars(ranks.data(), end, ranks_per_node_);
+  validate(error == std::errc() && rest == end && ranks_per_node_ > 0 &&
+               ranks_per_node_ <= max_ranks_per_node,
+           "SLURM_NTASKS_PER_NODE is {}; give --ntasks-per-node in the script", excerpt(ranks));
   if (const char* restarts = std::getenv("SLURM_RESTART_COUNT")) restarts_ = restarts;
-  validate(!nodes_.empty(), "scontrol show hostnames does not list the nodes of job {}", id_);
+  const char* num_nodes = std::getenv("SLURM_JOB_NUM_NODES");
+  validate(
+      !nodes_.empty() && (num_nodes == nullptr || std::to_string(nodes_.size()) == num_nodes),
+      "scontrol show hostnames lists {} nodes for job {}, which has {}: it prints something else",
+      nodes_.size(), id_, num_nodes == nullptr ? "some" : num_nodes);
 }
 
 bool SlurmJob::runs() const {
@@ -149,7 +156,11 @@ JobNodes SlurmJob::living_nodes() const {
   const auto list = words_of(ask("squeue -h -o %N -j " + id_));
   if (list.empty()) return {nodes_, {}};
   JobNodes nodes{hosts_in(list.front()), {}};
-  if (nodes.usable.empty()) return {nodes_, {}};  // scontrol does not answer
+  // A site's wrapper may print words of its own.
+  std::erase_if(nodes.usable, [this](const auto& node) {
+    return std::ranges::find(nodes_, node) == nodes_.end();
+  });
+  if (nodes.usable.empty()) return {nodes_, {}};  // no answer
   for (const auto& line : lines_of(ask("sinfo -h -N -o '%N %T' -n " + shell_word(list.front())))) {
     const auto words = words_of(line);
     if (words.size() != 2 || !(is_down(words[1]) || is_silent(words[1]))) continue;

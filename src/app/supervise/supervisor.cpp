@@ -53,12 +53,16 @@ constexpr int mpi_timeouts_to_start = 5;
 /// a node are in the way until Slurm clears them away.
 constexpr std::array pauses{0s, 5s, 10s, 20s};
 constexpr std::size_t max_relaunches_per_hour = 10;
-constexpr int killed_by_usr2 = 128 + SIGUSR2;
 
 /// Returns true for exit codes that another start would not change (docs/exit-codes.md).
 bool is_final(int code) {
   constexpr std::array codes{70, 74, 78, 93};
   return std::ranges::find(codes, code) != codes.end();
+}
+
+/// Returns true if a signal that asks to stop killed a rank before it had reached main.
+bool is_killed_by_stop_signal(int code) {
+  return code == 128 + SIGUSR1 || code == 128 + SIGUSR2;
 }
 
 bool contains(const Nodes& nodes, std::string_view host) {
@@ -90,11 +94,14 @@ class Supervisor {
   }
 
   /// Returns the exit code.
-  int run() {
+  int run() try {
     const int code = launch_until_it_ends();
     // A run that is done has cleaned up its own nodes, but not those of earlier launches.
     if (code != 0 || launches_ > 1) clean_up();
     return code;
+  } catch (...) {
+    clean_up();
+    throw;
   }
 
  private:
@@ -235,7 +242,10 @@ class Supervisor {
       job_.end_steps();
       srun.send(SIGKILL);
     }
-    return record_->end(*srun.exit_code());
+    auto end = record_->end(*srun.exit_code());
+    if (end.kind == LaunchEnd::Kind::not_started && end.code == 0 && watch.has_started())
+      end.kind = LaunchEnd::Kind::elsewhere;
+    return end;
   }
 
   /// Returns the number of unused nodes that have never failed.
@@ -263,6 +273,12 @@ class Supervisor {
 
   /// Returns the exit code if the launch was the last.
   std::optional<int> react(const LaunchEnd& end, const Nodes& nodes) {
+    if (end.kind == LaunchEnd::Kind::elsewhere) {
+      say("llamesh ended with 0, but wrote no state.json in {}: give the command the same "
+          "run.folder",
+          folder_.string());
+      return 1;
+    }
     blame_for_earlier_failure();
     const bool has_started = end.kind != LaunchEnd::Kind::not_started;
     if (has_started) blamed_.emplace();
@@ -273,7 +289,7 @@ class Supervisor {
       return {};
     }
     max_nodes_ = wanted_;
-    const bool told = received_stop_signal() != 0 || end.code == killed_by_usr2 || halts();
+    const bool told = received_stop_signal() != 0 || is_killed_by_stop_signal(end.code) || halts();
     if (is_final(end.code) || told || end.kind == LaunchEnd::Kind::asked) return finish(end.code);
     if (!job_runs()) return end.code;
     if (!has_started) return after_no_start(end, nodes);

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <optional>
 #include <set>
 #include <string>
@@ -86,6 +87,22 @@ void write_adapters(const StoredModel& model, const model::ParameterTable& table
   out.sync();
 }
 
+/// Returns the options for PEFT, which matches the ends of names but no patterns: instead of
+/// patterns it gets the names of all layers with adapters.
+nlohmann::ordered_json options_for_peft(const model::ModelConfig& config,
+                                        const model::ParameterTable& table) {
+  auto json = to_adapter_config(*config.lora);
+  json["fan_in_fan_out"] = config.family == "gpt2";  // transformers' Conv1D
+  const bool has_patterns = std::ranges::any_of(config.lora->targets, [](const auto& target) {
+    return target.find_first_of("*?[") != target.npos;
+  });
+  if (!has_patterns) return json;
+  auto& names = json["target_modules"] = nlohmann::ordered_json::array();
+  for (const auto& [weight, adapter] : model::adapters_by_weight(table))
+    names.push_back(table[table[weight].module].name);
+  return json;
+}
+
 /// Returns true if the folder has the weights beside which a checkpoint's adapters were trained.
 bool has_base_weights(const std::string& folder, const StoredModel& checkpoint,
                       model::ModelConfig config, const model::ParameterTable& table) {
@@ -155,8 +172,7 @@ void export_adapters(const fs::path& checkpoint, const fs::path& target, StoredT
     const auto referred = manifest.progress.base;
     const auto model = open_model(checkpoint, std::move(manifest), table);
     write_adapters(*model, table, folder.path() / weights_name, type);
-    auto json = to_adapter_config(*config.lora);
-    json["fan_in_fan_out"] = config.family == "gpt2";  // transformers' Conv1D
+    auto json = options_for_peft(config, table);
     if (referred) {
       json["base_model_name_or_path"] = referred->path;
     } else if (!base.empty() && has_base_weights(base, *model, config, table)) {

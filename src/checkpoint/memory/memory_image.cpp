@@ -81,6 +81,14 @@ void take_memory(const Descriptor& file, std::int64_t bytes) {
       bytes, file.path().parent_path().string(), std::strerror(error));
 }
 
+/// Returns true if this may be the header of a file or mapping of so many bytes.
+bool is_valid(const ImageHeader& header, std::int64_t bytes) {
+  return header.layout == ImageHeader::known_layout && header.hash == header.expected_hash() &&
+         header.step >= 0 && header.key.bytes >= 0 && header.key.bytes <= max_image_bytes &&
+         header.text_bytes >= 0 && header.text_bytes <= max_image_bytes &&
+         bytes >= image_bytes(header.key.bytes, header.text_bytes);
+}
+
 }  // namespace
 
 std::uint64_t ImageHeader::expected_hash() const {
@@ -129,12 +137,7 @@ std::optional<ImageHeader> MemoryImage::read_header(const std::filesystem::path&
   ImageHeader header;
   const auto file = Descriptor::to_read(path);
   if (file.read_some(0, &header, sizeof(header)) != sizeof(header)) return {};
-  if (header.layout != ImageHeader::known_layout || header.hash != header.expected_hash() ||
-      header.key.bytes < 0 || header.key.bytes > max_image_bytes || header.text_bytes < 0 ||
-      header.text_bytes > max_image_bytes || header.step < 0 ||
-      file.bytes() < image_bytes(header.key.bytes, header.text_bytes))
-    return {};
-  return header;
+  return is_valid(header, file.bytes()) ? std::optional(header) : std::nullopt;
 } catch (const Error&) {  // it cannot be read, or has just disappeared
   return {};
 }
@@ -142,10 +145,7 @@ std::optional<ImageHeader> MemoryImage::read_header(const std::filesystem::path&
 std::optional<ImageHeader> MemoryImage::header() const {
   ImageHeader header;
   std::memcpy(&header, bytes_.data(), sizeof(header));
-  const bool valid = header.layout == ImageHeader::known_layout &&
-                     header.hash == header.expected_hash() && header.key.bytes == shard_bytes_ &&
-                     header.text_bytes >= 0 && header.text_bytes <= max_image_bytes &&
-                     std::ssize(bytes_) >= image_bytes(shard_bytes_, header.text_bytes);
+  const bool valid = is_valid(header, std::ssize(bytes_)) && header.key.bytes == shard_bytes_;
   return valid ? std::optional(header) : std::nullopt;
 }
 

@@ -1,9 +1,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <cstring>
 #include <deque>
-#include <type_traits>
 
 #include "checkpoint/memory/image_exchange.hpp"
 #include "checkpoint/memory/memory_checkpoints.hpp"
@@ -49,20 +47,12 @@ std::optional<Choice> newest_of(const std::vector<Candidate>& candidates,
 
 /// Gathers the images on all nodes.
 std::vector<FoundImage> MemoryCheckpoints::find_images() const {
-  static_assert(std::is_trivially_copyable_v<FoundImage>);
   std::vector<FoundImage> mine;
   comm::agree(world_, [&] {
     if (leads_node_)
       mine = images_in(folder_, run_, topology_.node_of[static_cast<std::size_t>(world_.rank())]);
   });
-  std::vector<FoundImage> all;
-  for (const auto& bytes : world_.all_gather(std::string_view(
-           reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(FoundImage)))) {
-    const auto before = all.size();
-    all.resize(before + bytes.size() / sizeof(FoundImage));
-    if (!bytes.empty()) std::memcpy(all.data() + before, bytes.data(), bytes.size());
-  }
-  return all;
+  return comm::all_gather_lists(world_, mine);
 }
 
 std::optional<TrainState> MemoryCheckpoints::resume(const State& state, std::int64_t disk_step,

@@ -3,8 +3,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <exception>
 #include <map>
 
+#include "comm/transports/backoff.hpp"
 #include "comm/transports/mpi_collectives.hpp"
 #include "comm/transports/node_collectives.hpp"
 #include "comm/transports/simulated_collectives.hpp"
@@ -168,6 +170,18 @@ const Communicator& DeviceMesh::group(AxisSet along) {
 void DeviceMesh::keep_fingerprints() {
   keeps_fingerprints_ = true;
   for (const auto* axis : all()) axis->collectives->keep_fingerprint();
+}
+
+void DeviceMesh::drain() const noexcept {
+  // A simulation has no other ranks, but the process may, and it must still tell them of the error.
+  const bool simulated = device::kind() == device::Kind::simulated;
+  if (std::uncaught_exceptions() > 0 && !simulated) stop_waiting();
+  for (const auto* axis : all()) {
+    try {
+      axis->collectives->stream().record().wait();
+    } catch (...) {  // whoever waited for the result reports the error
+    }
+  }
 }
 
 bool DeviceMesh::healthy() const {

@@ -52,6 +52,9 @@ class DeviceMesh {
   Axis& reductions_along(AxisSet axes);
   /// Returns the axes, and everything that along() and reductions_along() have created.
   std::vector<const Axis*> all() const;
+  /// Waits until all collectives in all() are done, so that their memory may go. While an error
+  /// unwinds, other ranks may never arrive: gives up waiting for them first.
+  void drain() const noexcept;
   /// Returns false if any collective in all() was aborted.
   bool healthy() const;
   /// Returns this rank's group along several axes: the world, an axis' group, or one created at the

@@ -19,6 +19,13 @@ void accumulate_all(float* __restrict sum, const From* __restrict addend, std::i
 
 }  // namespace
 
+Slice slice_of(std::int64_t numel, int rank, int size) {
+  constexpr std::int64_t line = 16;  // elements, at 4 bytes
+  const std::int64_t n = ((numel + size - 1) / size + line - 1) / line * line;
+  const std::int64_t first = std::min(rank * n, numel);
+  return {first, std::min(n, numel - first)};
+}
+
 void copy_cast(const Tensor& to, const Tensor& from) {
   expects(to.numel() == from.numel(), "a copy of {} elements to {}", from.numel(), to.numel());
   if (to.data() == from.data() || to.numel() == 0) return;

@@ -10,6 +10,15 @@
 /// Tensors are dense, with equal numel.
 namespace llamesh::comm {
 
+/// Elements that one rank sums in an all-reduce.
+struct Slice {
+  std::int64_t first;
+  std::int64_t count;
+};
+/// Returns slice `rank` if `numel` elements are split into `size` equal slices of whole cache
+/// lines; the last ones may be short or empty.
+Slice slice_of(std::int64_t numel, int rank, int size);
+
 /// Copies `from` to `to`, cast to its dtype. Does nothing if they are the same memory.
 void copy_cast(const Tensor& to, const Tensor& from);
 

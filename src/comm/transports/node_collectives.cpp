@@ -13,17 +13,6 @@ std::int64_t round_up(std::int64_t value, std::int64_t to) {
   return (value + to - 1) / to * to;
 }
 
-/// Elements that rank `rank` sums in an all-reduce: whole cache lines, in rank order.
-struct Slice {
-  std::int64_t first;
-  std::int64_t count;
-};
-Slice slice_of(std::int64_t numel, int rank, int size) {
-  const std::int64_t n = round_up((numel + size - 1) / size, 16);
-  const std::int64_t first = std::min(rank * n, numel);
-  return {first, std::min(n, numel - first)};
-}
-
 std::vector<const std::byte*> moved(const std::vector<std::byte*>& from, std::int64_t bytes) {
   std::vector<const std::byte*> to;
   for (const std::byte* address : from) to.push_back(address + bytes);

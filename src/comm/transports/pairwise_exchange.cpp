@@ -68,15 +68,6 @@ std::vector<Piece> pieces_by_step(const Communicator& group, int direction, cons
   return pieces;
 }
 
-/// Returns slice `rank` of `data` when split into `size` equal slices of whole cache lines; the
-/// last may be short.
-Tensor slice_of(const Tensor& data, int rank, int size) {
-  constexpr std::int64_t line = 16;
-  const std::int64_t n = ((data.numel() + size - 1) / size + line - 1) / line * line;
-  const std::int64_t first = std::min(rank * n, data.numel());
-  return data.slice(first, std::min(n, data.numel() - first));
-}
-
 }  // namespace
 
 const std::int64_t PairwiseExchange::scratch_bytes = in_flight * piece_bytes;
@@ -169,11 +160,14 @@ void PairwiseExchange::all_reduce(const Tensor& sum, const Tensor& data) {
   // Out of place, the bits are those of reduce_scatter(), whatever the size.
   const bool in_place = sum.data() == data.data() && data.dtype() == DType::f32;
   if (in_place && data.bytes() * size <= small_bytes) return all_reduce_small(data);
-  const auto slice = [&](int rank) { return slice_of(sum, rank, size); };
-  const Tensor own = slice(group_.rank());
+  const auto slice = [&](const Tensor& whole, int rank) {
+    const auto [first, count] = slice_of(whole.numel(), rank, size);
+    return whole.slice(first, count);
+  };
+  const Tensor own = slice(sum, group_.rank());
   reduce(
-      own, [&](int rank) { return slice_of(data, rank, size); }, Accumulate::no);
-  exchange([&](int) { return own; }, slice);
+      own, [&](int rank) { return slice(data, rank); }, Accumulate::no);
+  exchange([&](int) { return own; }, [&](int rank) { return slice(sum, rank); });
 }
 
 void PairwiseExchange::all_reduce_small(const Tensor& data) {

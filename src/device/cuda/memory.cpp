@@ -17,6 +17,7 @@ void throw_out_of_memory(std::int64_t bytes) {
 
 /// No memory pool: everything is planned and allocated before or during the first step.
 std::shared_ptr<void> allocate(std::int64_t bytes) {
+  attach_thread();
   void* data = nullptr;
   const auto size = static_cast<std::size_t>(bytes);
   const auto result = cudaMalloc(&data, size);
@@ -34,6 +35,7 @@ std::shared_ptr<void> allocate(std::int64_t bytes) {
 /// Takes the GPU's NUMA node: over the link between sockets a copy reaches a fraction of PCIe's
 /// rate.
 std::shared_ptr<void> allocate_pinned(std::int64_t bytes) {
+  attach_thread();  // an asynchronous save's thread, for one
   static const int node = numa_node_of(bus_id());
   const PreferNumaNode scope(node);
   void* data = nullptr;

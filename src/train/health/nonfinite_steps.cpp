@@ -22,9 +22,12 @@ std::string NonfiniteSteps::on_nonfinite(std::int64_t step, double loss, double 
                   without_nan_sign(grad_norm), origin.empty() ? "" : " (" + origin + ")");
   const bool skips = action_ == OnNonfinite::skip;
   if (!skips || in_a_row_ >= max_in_a_row)
-    fail(ExitCode::no_progress,
-         "{}: {}the run diverged; lower optimizer.lr or lengthen schedule.warmup_steps", what,
-         skips ? fmt::format("the last {} steps made no update, ", in_a_row_) : "");
+    fail(ExitCode::no_progress, "{}: {}{}", what,
+         skips ? fmt::format("the last {} steps made no update, ", in_a_row_) : "",
+         step == 1
+             ? "no update was made before: the weights that the run begins with are not finite "
+               "(see llamesh verify FOLDER), or its numbers overflow (precision.parameters)"
+             : "the run diverged; lower optimizer.lr or lengthen schedule.warmup_steps");
   return fmt::format(
       "{}: the step is skipped, without an update ({} in a row, {} since the start; the run stops "
       "at {} in a row)",

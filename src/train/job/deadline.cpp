@@ -14,8 +14,12 @@ Stop asked_by_signal() {
   switch (received_stop_signal()) {
     case SIGTERM:
       return Stop::terminate;
+    case SIGUSR1:
+      return Stop::user_signal_1;
     case SIGUSR2:
-      return Stop::user_signal;
+      return Stop::user_signal_2;
+    case SIGXCPU:
+      return Stop::cpu_limit;
     case SIGINT:
       return Stop::interrupt;
     case SIGHUP:
@@ -43,7 +47,11 @@ std::string describe(Stop reason, const std::filesystem::path& run_folder) {
       return "SIGHUP";
     case Stop::interrupt:
       return "SIGINT";
-    case Stop::user_signal:
+    case Stop::cpu_limit:
+      return "SIGXCPU (the limit of CPU time)";
+    case Stop::user_signal_1:
+      return "SIGUSR1";
+    case Stop::user_signal_2:
       return "SIGUSR2";
     case Stop::terminate:
       return "SIGTERM";

@@ -18,7 +18,9 @@ enum class Stop : std::int64_t {
   broken_pipe,
   hangup,
   interrupt,
-  user_signal,
+  cpu_limit,
+  user_signal_1,
+  user_signal_2,
   terminate
 };
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -11,6 +10,7 @@
 #include "comm/diagnosis/flight_record.hpp"
 #include "comm/diagnosis/watchdog.hpp"
 #include "comm/mesh/session.hpp"
+#include "comm/transports/exchange.hpp"
 #include "comm/transports/shared_window.hpp"
 #include "core/clock.hpp"
 #include "core/log.hpp"
@@ -241,10 +241,7 @@ class Run {
 
   /// Returns rank 0's value: what depends on it is the same on all ranks, to the bit.
   double on_all_ranks(double value) {
-    const auto bytes =
-        world_.broadcast(std::string(reinterpret_cast<const char*>(&value), sizeof(value)));
-    std::memcpy(&value, bytes.data(), sizeof(value));
-    return value;
+    return comm::broadcast_list(world_, std::vector{value}).front();
   }
 
   RunEnd stop_early(Stop stop, ProgressBar& progress) {

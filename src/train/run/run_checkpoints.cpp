@@ -2,9 +2,7 @@
 
 #include <fmt/ranges.h>
 
-#include <cstring>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "checkpoint/format.hpp"
@@ -13,6 +11,7 @@
 #include "checkpoint/hf/peft_folder.hpp"
 #include "checkpoint/memory/memory_folder.hpp"
 #include "comm/mesh/session.hpp"
+#include "comm/transports/exchange.hpp"
 #include "core/clock.hpp"
 #include "core/log.hpp"
 #include "core/process.hpp"
@@ -92,12 +91,7 @@ std::vector<std::int64_t> RunCheckpoints::steps_on_disk() const {
     for (const auto& own : checkpoint::committed_checkpoints(folder_))
       steps.push_back(checkpoint::step_of(own));
   });
-  const std::string_view mine(reinterpret_cast<const char*>(steps.data()),
-                              steps.size() * sizeof(std::int64_t));
-  const auto bytes = world_.broadcast(std::string(mine));
-  steps.resize(bytes.size() / sizeof(std::int64_t));
-  if (!steps.empty()) std::memcpy(steps.data(), bytes.data(), bytes.size());
-  return steps;
+  return comm::broadcast_list(world_, steps);
 }
 
 std::optional<checkpoint::TrainState> RunCheckpoints::resume_from_memory() {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "comm/transports/exchange.hpp"
 #include "comm/transports/shared_window.hpp"
 
 namespace llamesh::train {
@@ -14,15 +15,9 @@ constexpr std::int64_t alignment = 64;
 /// Returns the part sizes from rank 0.
 std::vector<std::int64_t> sizes_on_rank_0(const comm::Communicator& machine,
                                           const std::vector<data::TokenizedText>& parts) {
-  std::string text;
-  for (const auto& part : parts) {
-    const auto size = static_cast<std::int64_t>(part.bytes().size());
-    text.append(reinterpret_cast<const char*>(&size), sizeof(size));
-  }
-  text = machine.broadcast(std::move(text));
-  std::vector<std::int64_t> sizes(text.size() / sizeof(std::int64_t));
-  std::memcpy(sizes.data(), text.data(), text.size());
-  return sizes;
+  std::vector<std::int64_t> sizes;
+  for (const auto& part : parts) sizes.push_back(std::ssize(part.bytes()));
+  return comm::broadcast_list(machine, sizes);
 }
 
 std::vector<data::TokenizedText> share(const comm::Communicator& machine,

@@ -5,7 +5,8 @@
 namespace llamesh::train {
 
 Engine::Engine(const Setup& setup, comm::DeviceMesh& mesh)
-    : state(*setup.layout, mesh, setup.inputs.precision, optim::moments_of(setup.inputs.optimizer),
+    : mesh(mesh),
+      state(*setup.layout, mesh, setup.inputs.precision, optim::moments_of(setup.inputs.optimizer),
             setup.inputs.sharding),
       fsdp(state, mesh, setup.inputs.sharding, setup.inputs.precision),
       tensor(sharding::make_tensor_parallel(

@@ -21,6 +21,9 @@ namespace llamesh::train {
 struct Engine {
   /// Allocates the memory; all weights are zero. Collective over the mesh; borrows the arguments.
   Engine(const Setup& setup, comm::DeviceMesh& mesh);
+  ~Engine() { mesh.drain(); }  // collectives use the members' memory
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
 
   /// Runs forward and backward for each micro-batch in the step, and leaves the gradients of
   /// `scale` times the summed token losses in the shards. On a GPU the host waits for nothing.
@@ -39,6 +42,7 @@ struct Engine {
     return fsdp.seconds_exposed_by_copies() + model.seconds_exposed_by_copies();
   }
 
+  comm::DeviceMesh& mesh;
   sharding::ShardedState state;
   sharding::Fsdp fsdp;
   std::unique_ptr<model::TensorParallel> tensor;
