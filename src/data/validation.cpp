@@ -21,7 +21,9 @@ ValidationData::ValidationData(const TokenStream& stream, const BatchPartition& 
            stream.size());
   const std::int64_t sequences = ceil_div(stream.size() - 1, partition.sequence_length);
   batches_ = ceil_div(sequences, partition.ranks * partition.micro_batch);
-  if (limit > 0) batches_ = std::min(batches_, limit);
+  if (limit <= 0 || limit >= batches_) return;
+  batches_ = limit;
+  is_whole_ = false;
 }
 
 void ValidationData::read(std::int64_t k, TokenBatch& batch) const {
@@ -29,6 +31,13 @@ void ValidationData::read(std::int64_t k, TokenBatch& batch) const {
   const std::int64_t first = (k * partition_.ranks + partition_.rank) * partition_.micro_batch;
   for (std::int64_t row = 0; row < partition_.micro_batch; ++row)
     batch.set_row(row, stream_, first + row);
+}
+
+void ValidationData::check_counted(std::int64_t targets) const {
+  validate(targets > 0,
+           "no token of the validation data {} counts in the loss: {}check their loss mask and "
+           "where their documents end",
+           stream_.describe(), is_whole_ ? "" : "raise evaluate.batches, or ");
 }
 
 }  // namespace llamesh::data

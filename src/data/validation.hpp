@@ -21,11 +21,14 @@ class ValidationData {
   std::int64_t batches() const { return batches_; }
   /// Fills this rank's batch `k`; `batch` must have room for micro_batch x sequence_length.
   void read(std::int64_t k, TokenBatch& batch) const;
+  /// Throws a user error if `targets`, the number of those that count in the loss, is 0.
+  void check_counted(std::int64_t targets) const;
 
  private:
   const TokenStream& stream_;
   BatchPartition partition_;
   std::int64_t batches_;
+  bool is_whole_ = true;  ///< `limit` leaves nothing out
 };
 
 }  // namespace llamesh::data

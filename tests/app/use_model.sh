@@ -84,6 +84,24 @@ printf x > "$folder/one.txt"
 "$mpirun" 2 "$llamesh" evaluate "$folder/run" "$folder/one.txt" > /dev/null 2> "$folder/log"; code=$?
 [[ $code == 78 && $(grep -c 'has 1 tokens' "$folder/log") == 1 ]] || give_up "exit code $code, or not one line"
 
+# Without a token that counts in the loss there is none. A loss that is not finite is printed, and an
+# error.
+"$llamesh" tokenize --tokenizer byte --input "$folder/lamps.jsonl" --output "$folder/masked.bin" > "$folder/log" ||
+  give_up "no token file"
+head -c $((($(stat -c %s "$folder/masked.bin") - 1024) / 2)) /dev/zero > "$folder/masked.mask.npy"
+cp -r "$folder/exported" "$folder/nan"
+printf '\0\0\xc0\x7f' | dd of="$folder/nan/model.safetensors" bs=1 conv=notrunc status=none \
+  seek=$(($(stat -c %s "$folder/nan/model.safetensors") - 4))
+for ranks in 1 2; do
+  "$mpirun" $ranks "$llamesh" evaluate "$folder/run" "$folder/masked.bin" > "$folder/out" 2> "$folder/log"; code=$?
+  [[ $code == 78 && ! -s $folder/out && $(grep -c 'no token .*masked.bin. counts in the loss: check' "$folder/log") == 1 ]] ||
+    give_up "$ranks ranks, all masked: exit code $code"
+  "$mpirun" $ranks "$llamesh" evaluate "$folder/nan" inputs/text/tiny.txt --tokenizer byte > "$folder/out" 2> "$folder/log"
+  code=$?
+  [[ $code == 93 && $(grep -c "the loss of .* is nan; .*: llamesh verify $folder/nan$" "$folder/log") == 1 ]] &&
+    grep -q '^loss  *nan nats' "$folder/out" || give_up "$ranks ranks, a NaN in the weights: exit code $code"
+done
+
 refused "there is no" generate "$folder/nowhere" --prompt a
 refused "neither a run folder nor a checkpoint" generate "$folder" --prompt a
 refused "the prompt is empty" generate "$folder/run"

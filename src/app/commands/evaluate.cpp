@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
 #include <iterator>
 #include <numbers>
@@ -13,8 +14,10 @@
 #include "app/model_mesh.hpp"
 #include "app/output_file.hpp"
 #include "app/program.hpp"
+#include "checkpoint/location.hpp"
 #include "comm/mesh/session.hpp"
 #include "core/log.hpp"
+#include "core/text.hpp"
 #include "data/data_files.hpp"
 #include "data/mapped_file.hpp"
 #include "data/token_ids.hpp"
@@ -140,6 +143,21 @@ void print_result(const EvaluateArguments& arguments, const data::DataOptions& o
   if (bits) fmt::print("bits/byte   {:.6f}\n", *bits);
 }
 
+/// Fails after a loss that is not finite has been printed.
+void check_finite(const Sum& sum, const std::string& path) {
+  if (std::isfinite(sum.nats)) return;
+  std::fflush(stdout);  // the error may end the job at once
+  std::string convert, folder = shell_word(path);
+  if (checkpoint::locate(path).kind == checkpoint::PathKind::checkpoint) {
+    // Of a checkpoint, `verify` compares the checksums only.
+    convert = fmt::format("llamesh convert --from {} --to FOLDER, then ", folder);
+    folder = "FOLDER";
+  }
+  fail(ExitCode::no_progress,
+       "the loss of {} is {}; look for weights that are not finite: {}llamesh verify {}", path,
+       sum.nats, convert, folder);
+}
+
 /// Opens the stream; one rank per machine tokenizes text. Collective.
 data::TokenStream open_stream(const comm::Communicator& world, const data::DataOptions& options,
                               const std::vector<std::string>& files, std::int64_t vocab_size) {
@@ -210,7 +228,11 @@ int evaluate(const EvaluateArguments& asked) {
     const auto& groups = mesh.data_group();
     sum = {train::without_sign_of_nan(groups.sum(mine.nats)), groups.sum(mine.tokens)};
   });
-  if (world.rank() == 0) print_result(arguments, options, *stream, sum);
+  comm::agree(world, [&] {  // all ranks have the same values, one reports an error
+    data->check_counted(sum.tokens);
+    if (world.rank() == 0) print_result(arguments, options, *stream, sum);
+    check_finite(sum, path);
+  });
   return 0;
 }
 

@@ -275,13 +275,8 @@ double Trainer::evaluate(const OnProgress& on_progress, std::size_t set) {
   const std::int64_t all_valid =
       sum_over(data_ranks_, comm::agree_and_gather(world_, read, "whether the data was read"));
   const double all_loss = data_group_.sum(loss, "the loss");
-  if (all_valid == 0)
-    comm::agree(world_, [&] {  // all ranks have the same value, one reports it
-      fail(ExitCode::bad_input,
-           "no token of the validation data {} counts in the loss; raise evaluate.batches or "
-           "change these data",
-           setup_.validation_tokens[set].describe());
-    });
+  if (all_valid == 0)  // all ranks have the same value, one reports it
+    comm::agree(world_, [&] { data.check_counted(all_valid); });
   return without_sign_of_nan(all_loss / static_cast<double>(all_valid));
 }
 
