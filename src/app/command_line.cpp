@@ -42,6 +42,16 @@ std::vector<std::string> words_of() {
   return words;
 }
 
+/// Adds an option whose words are those of a key in input files.
+template <class E, class Value>
+void add_named(CLI::App* command, const char* option, Value& value, const char* help) {
+  command
+      ->add_option_function<std::string>(
+          option, [&value](const std::string& word) { value = *config::value_of_name<E>(word); },
+          help)
+      ->check(CLI::IsMember(words_of<E>()));
+}
+
 /// Adds two examples, without the leading "llamesh".
 void add_examples(CLI::App* command, std::initializer_list<const char*> lines) {
   std::string text = "Examples:";
@@ -329,6 +339,10 @@ void CommandLine::add_models() {
       ->add_option("--token-dtype", evaluate_.token_dtype,
                    "Take the files as token ids without a header: uint16 or uint32")
       ->check(CLI::IsMember({"uint16", "uint32"}));
+  add_named<data::ChatTemplate>(command, "--chat-template", evaluate_.chat_template,
+                                "As data.chat_template (default: the run's; auto for a folder)");
+  add_named<data::LossOn>(command, "--loss-on", evaluate_.loss_on,
+                          "As data.loss_on (default: the run's; assistant for a folder)");
   command->add_option("--sequence-length", evaluate_.sequence_length,
                       "In tokens (default: the run's; 512 for a Hugging Face folder)");
   add_json(command, evaluate_.output);
@@ -368,10 +382,9 @@ void CommandLine::add_tokenize() {
                        "sees them, with what is in the loss in colour")
           ->check(CLI::Range(1, 1'000'000));
   show->excludes(output);
-  command->add_option("--chat-template", to.chat_template, "As data.chat_template")
-      ->check(CLI::IsMember(words_of<data::ChatTemplate>()));
-  command->add_option("--loss-on", to.loss_on, "As data.loss_on")
-      ->check(CLI::IsMember(words_of<data::LossOn>()));
+  add_named<data::ChatTemplate>(command, "--chat-template", to.chat_template,
+                                "As data.chat_template");
+  add_named<data::LossOn>(command, "--loss-on", to.loss_on, "As data.loss_on");
   add_examples(
       command,
       {"llamesh tokenize --tokenizer folder --input chats.jsonl --show 2",

@@ -260,7 +260,8 @@ ConversationOptions conversation_options(const DataOptions& options) {
   std::vector<std::string_view> names;
   for (const auto& [name, chat_template] : template_names) names.push_back(name);
   result.unknown_template = fmt::format(
-      "the chat template in '{}' is none that llamesh knows; set data.chat_template to one of {}",
+      "the chat template in '{}' is none that llamesh knows; choose one (data.chat_template, "
+      "--chat-template): {}",
       jinja->file, fmt::join(names, ", "));
   return result;
 }

@@ -6,7 +6,6 @@
 #include <fstream>
 
 #include "../data/files.hpp"
-#include "config/enum_names.hpp"
 #include "data/token_stream.hpp"
 #include "tokenizer/tokenizer.hpp"
 
@@ -110,18 +109,19 @@ constexpr auto conversations =
 TEST(Tokenize, ConversationsHaveALossMaskAndDocuments) {
   const TemporaryFolder folder;
   const auto lines = folder.write("a.jsonl", conversations);
-  for (const char* loss_on : {"assistant", "last_assistant", "all"}) {
+  for (const auto loss_on :
+       {data::LossOn::assistant, data::LossOn::last_assistant, data::LossOn::all}) {
     data::DataOptions options;
     options.format = data::Format::jsonl;
     options.tokenizer = llama2;
     options.chat_template = data::ChatTemplate::llama2;
-    options.loss_on = *config::value_of_name<data::LossOn>(loss_on);
+    options.loss_on = loss_on;
     options.document_mask = true;
     const data::TokenStream text(options, {{lines}}, 32000);
     for (const char* name : {"out.idx", "out.bin"}) {
       TokenizeArguments arguments{llama2, {lines}, folder.path(name), 2, ""};
       arguments.existing = Existing::replace;
-      arguments.chat_template = "llama2";
+      arguments.chat_template = data::ChatTemplate::llama2;
       arguments.loss_on = loss_on;
       testing::internal::CaptureStdout();
       EXPECT_EQ(tokenize(arguments), 0);
@@ -130,7 +130,7 @@ TEST(Tokenize, ConversationsHaveALossMaskAndDocuments) {
       options.format = pair ? data::Format::megatron : data::Format::tokens;
       options.eos_token = 2;
       const data::TokenStream tokens(options, {{arguments.output}}, 32000);
-      EXPECT_EQ(targets_of(tokens), targets_of(text)) << name << " " << loss_on;
+      EXPECT_EQ(targets_of(tokens), targets_of(text)) << name << " " << static_cast<int>(loss_on);
       if (!pair) continue;  // llama2 ends each turn with the EOS
       EXPECT_EQ(documents_of(tokens), documents_of(text));
     }
@@ -210,7 +210,7 @@ TEST(Tokenize, ShowsRecordsWithWhatIsInTheLoss) {
   const auto file = folder.write("a.jsonl", one_line(chat) + R"({"text": "b"})" + "\n{");
   TokenizeArguments arguments{llama2, {file}, "", 1, ""};
   arguments.show = 2;
-  arguments.chat_template = "zephyr";
+  arguments.chat_template = data::ChatTemplate::zephyr;
   testing::internal::CaptureStdout();
   EXPECT_EQ(tokenize(arguments), 0);
   const std::string shown = testing::internal::GetCapturedStdout();

@@ -84,6 +84,17 @@ printf x > "$folder/one.txt"
 "$mpirun" 2 "$llamesh" evaluate "$folder/run" "$folder/one.txt" > /dev/null 2> "$folder/log"; code=$?
 [[ $code == 78 && $(grep -c 'has 1 tokens' "$folder/log") == 1 ]] || give_up "exit code $code, or not one line"
 
+# Conversations are read with the run's template and loss, or as asked.
+echo '{"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "I."},
+  {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}]}' | tr -d '\n' > "$folder/chat.jsonl"
+for asked in ":7" "--loss-on last_assistant:4" "--loss-on all:62" "--chat-template plain --loss-on assistant:7"; do
+  # shellcheck disable=SC2086
+  get 1 evaluate "$folder/run" "$folder/chat.jsonl" ${asked%:*}
+  [[ $got == *"chat.jsonl': ${asked##*:} tokens predicted"* ]] || give_up "evaluate ${asked%:*}, not ${asked##*:}: $got"
+done
+refused "needs the special token" evaluate "$folder/run" "$folder/chat.jsonl" --chat-template chatml
+refused "tiny.txt' holds no records" evaluate "$folder/run" inputs/text/tiny.txt --loss-on all
+
 # Without a token that counts in the loss there is none. A loss that is not finite is printed, and an
 # error.
 "$llamesh" tokenize --tokenizer byte --input "$folder/lamps.jsonl" --output "$folder/masked.bin" > "$folder/log" ||

@@ -87,6 +87,8 @@ struct EvaluateArguments {
   std::int64_t tensor_parallel_size = 1;        ///< ranks that hold a model together
   bool tokens = false;                          ///< the files hold token ids
   std::string token_dtype;  ///< uint16 or uint32: ids without llm.c's header; empty: with it
+  std::optional<data::ChatTemplate> chat_template;  ///< empty: the run's, else automatic
+  std::optional<data::LossOn> loss_on;              ///< empty: the run's, else assistant
   Output output = Output::text;
 };
 /// Computes a model's mean loss, perplexity and, for text, bits per byte over files. They are split
@@ -101,9 +103,9 @@ struct TokenizeArguments {
   int threads = 0;                  ///< 0: as many as the process may run at once
   std::string separator;            ///< text between documents; empty: a file is a document
   Existing existing = Existing::refuse;
-  int show = 0;                        ///< records of each JSON file to print; 0: write `output`
-  std::string chat_template = "auto";  ///< as data.chat_template
-  std::string loss_on = "assistant";   ///< as data.loss_on
+  int show = 0;  ///< records of each JSON file to print; 0: write `output`
+  data::ChatTemplate chat_template = data::ChatTemplate::automatic;
+  data::LossOn loss_on = data::LossOn::assistant;
 
   /// Returns the options for JSON records.
   data::DataOptions data_options() const;

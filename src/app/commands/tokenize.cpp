@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "app/report/summary.hpp"
-#include "config/enum_names.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "data/data_files.hpp"
@@ -208,20 +207,13 @@ class Work {
   std::int64_t shown_ = 0;
 };
 
-template <class E>
-E named(const char* option, const std::string& word) {
-  const auto value = config::value_of_name<E>(word);
-  validate(value.has_value(), "{}: unknown value '{}'", option, word);
-  return *value;
-}
-
 }  // namespace
 
 data::DataOptions TokenizeArguments::data_options() const {
   data::DataOptions options;
   options.tokenizer = tokenizer;
-  options.chat_template = named<data::ChatTemplate>("--chat-template", chat_template);
-  options.loss_on = named<data::LossOn>("--loss-on", loss_on);
+  options.chat_template = chat_template;
+  options.loss_on = loss_on;
   return options;
 }
 
