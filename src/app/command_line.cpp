@@ -311,7 +311,8 @@ void CommandLine::add_models() {
   command->add_option("--prompt-file", generate_.prompt_file,
                       "Read the prompt from a file; - is standard input");
   command->add_option("--max-tokens", generate_.max_tokens,
-                      "Maximum number of new tokens (default 128)");
+                      "Maximum number of new tokens (default: 128, or as many as the model has "
+                      "positions for)");
   auto& sampling = generate_.sampling;
   command->add_option("--temperature", sampling.temperature,
                       "0 (the default): always the most likely token");
@@ -344,7 +345,8 @@ void CommandLine::add_models() {
   add_named<data::LossOn>(command, "--loss-on", evaluate_.loss_on,
                           "As data.loss_on (default: the run's; assistant for a folder)");
   command->add_option("--sequence-length", evaluate_.sequence_length,
-                      "In tokens (default: the run's; 512 for a Hugging Face folder)");
+                      "In tokens (default: the run's; for a Hugging Face folder 512, or the "
+                      "model's positions if it has fewer)");
   add_json(command, evaluate_.output);
   add_examples(command,
                {"llamesh evaluate runs/tiny inputs/text/tiny.txt --sequence-length 64",

@@ -74,8 +74,8 @@ IdArray ids_of_numpy_array(std::span<const std::uint8_t> file, const std::string
            printable(array.dtype));
   const std::int64_t id_bytes = narrow ? 2 : 4;
   validate(stated == TokenDtype::from_header || narrow == (stated == TokenDtype::uint16),
-           "token file '{}' has dtype {}, but data.token_dtype says uint{}; remove "
-           "data.token_dtype",
+           "token file '{}' has dtype {}, but uint{} was given; leave that out (data.token_dtype, "
+           "--token-dtype)",
            path, array.dtype, stated == TokenDtype::uint16 ? 16 : 32);
   validate(array.size > 0, "token file '{}' is an empty array", path);
   validate(array.size <= std::ssize(array.values) / id_bytes &&
@@ -145,8 +145,8 @@ IdArray ids_of_token_file(std::span<const std::uint8_t> bytes, const std::string
   if (const Header* header = find_header(bytes)) {
     check_header(path, bytes, *header);
     validate(stated == TokenDtype::from_header || stated_bytes == header->id_bytes,
-             "token file '{}' holds uint{} by its header, but data.token_dtype says uint{}; remove "
-             "data.token_dtype",
+             "token file '{}' holds uint{} by its header, but uint{} was given; leave that out "
+             "(data.token_dtype, --token-dtype)",
              path, header->id_bytes * 8, stated_bytes * 8);
     return {bytes.subspan(header_bytes), header->id_bytes};
   }
@@ -155,11 +155,11 @@ IdArray ids_of_token_file(std::span<const std::uint8_t> bytes, const std::string
            "token file '{}' does not begin with llm.c's header; if it holds only ids, set "
            "data.token_dtype to uint16 or uint32 (and if it is text, data.format to text)",
            path);
-  validate(
-      static_cast<std::int64_t>(bytes.size()) % stated_bytes == 0,
-      "token file '{}' has {} bytes, which is not a multiple of {}-byte ids; it is truncated or "
-      "data.token_dtype is wrong",
-      path, bytes.size(), stated_bytes);
+  validate(static_cast<std::int64_t>(bytes.size()) % stated_bytes == 0,
+           "token file '{}' has {} bytes, which is not a multiple of {}-byte ids; it is truncated, "
+           "or its "
+           "dtype (data.token_dtype, --token-dtype) is wrong",
+           path, bytes.size(), stated_bytes);
   return {bytes, stated_bytes};
 }
 

@@ -204,8 +204,11 @@ void TokenStream::fail_outside_vocabulary(const File& file, std::int64_t first,
   while (at < first + count && file.ids[at] < limit) ++at;
   fail(ExitCode::bad_input,
        "token {} of '{}' has id {}, but model.vocab_size is {}; the file was made with another "
-       "tokenizer, or data.token_dtype is wrong",
-       at, file.path, file.ids[at], vocab_size_);
+       "tokenizer{}",
+       at, file.path, file.ids[at], vocab_size_,
+       options_.token_dtype == TokenDtype::from_header
+           ? ""
+           : ", or its dtype (data.token_dtype, --token-dtype) is wrong");
 }
 
 void TokenStream::add_masked_ranges(RunningHash& hash, const File& file) const {

@@ -81,11 +81,11 @@ ModelConfig ModelConfig::resolved() const {
   return c;
 }
 
-void check_positions(const ModelConfig& config, std::int64_t sequence) {
-  validate(config.max_position_embeddings == 0 || sequence <= config.max_position_embeddings,
-           "a sequence of {} tokens needs more positions than model.max_position_embeddings, {}; "
-           "lower data.sequence_length",
-           sequence, config.max_position_embeddings);
+void check_positions(const ModelConfig& config, std::int64_t sequence, std::string_view advice) {
+  validate(
+      sequence <= config.within_positions(sequence),
+      "a sequence of {} tokens needs more positions than model.max_position_embeddings, {}; {}",
+      sequence, config.max_position_embeddings, advice);
 }
 
 }  // namespace llamesh::model

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -103,13 +104,19 @@ struct ModelConfig {
   std::int64_t expert_size() const {
     return moe_intermediate_size > 0 ? moe_intermediate_size : intermediate_size;
   }
+  /// Returns `sequence`, or the number of learned positions if that is smaller.
+  std::int64_t within_positions(std::int64_t sequence) const {
+    return max_position_embeddings == 0 ? sequence : std::min(sequence, max_position_embeddings);
+  }
   /// Returns a layer's sliding window; 0: none.
   std::int64_t window(std::size_t layer) const {
     return std::cmp_less(layer, max_window_layers) ? 0 : sliding_window;
   }
 };
 
-/// Throws a user error if the model has learned fewer positions than `sequence`.
-void check_positions(const ModelConfig& config, std::int64_t sequence);
+/// Throws a user error if the model has learned fewer positions than `sequence`. `advice` says what
+/// to change.
+void check_positions(const ModelConfig& config, std::int64_t sequence,
+                     std::string_view advice = "lower data.sequence_length");
 
 }  // namespace llamesh::model

@@ -95,6 +95,24 @@ done
 refused "needs the special token" evaluate "$folder/run" "$folder/chat.jsonl" --chat-template chatml
 refused "tiny.txt' holds no records" evaluate "$folder/run" inputs/text/tiny.txt --loss-on all
 
+# Defaults fit a model with few positions, and what does not fit names its option.
+get 1 train inputs/tiny.yaml "run.folder=$folder/gpt2" model.family=gpt2 model.num_key_value_heads=0 \
+  model.max_position_embeddings=64 train.steps=1
+get 1 convert --from "$folder/gpt2" --to "$folder/gpt2-hf"
+gpt2() { get 1 "$1" "$folder/gpt2-hf" --tokenizer byte "${@:2}"; }
+gpt2 evaluate inputs/text/tiny.txt --sequence-length 64; loss=$got
+gpt2 evaluate inputs/text/tiny.txt; [[ $got == "$loss" ]] || give_up "sequences of 64 are not the default: $got"
+gpt2 generate --prompt abc --max-tokens 61; text=$got
+gpt2 generate --prompt abc; [[ $got == "$text" ]] || give_up "61 tokens after 3 are not the default: $got"
+refused "of 65 tokens .*positions.* 64; lower --sequence-length" evaluate "$folder/gpt2-hf" inputs/text/tiny.txt \
+  --tokenizer byte --sequence-length 65
+refused "of 65 tokens .*; lower --max-tokens (62), or shorten the prompt (3 tokens)" generate "$folder/gpt2-hf" \
+  --tokenizer byte --prompt abc --max-tokens 62
+refused "of 65 tokens .*; lower --max-tokens (1), or shorten the prompt (64 tokens)" generate "$folder/gpt2-hf" \
+  --tokenizer byte --prompt "$(printf %64s a)"
+printf 'abc' > "$folder/odd"
+refused "or its dtype (data.token_dtype, --token-dtype) is wrong" evaluate "$folder/run" "$folder/odd" --token-dtype uint16
+
 # Without a token that counts in the loss there is none. A loss that is not finite is printed, and an
 # error.
 "$llamesh" tokenize --tokenizer byte --input "$folder/lamps.jsonl" --output "$folder/masked.bin" > "$folder/log" ||

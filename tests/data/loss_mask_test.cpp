@@ -39,8 +39,9 @@ TEST(NumpyArray, HoldsTokenIds) {
   EXPECT_EQ(ids_in(numpy_files + "/numpy_uint16.npy"), expected);
   EXPECT_EQ(ids_in(numpy_files + "/numpy_uint16.npy", TokenDtype::uint16), expected);
   EXPECT_EQ(ids_in(numpy_files + "/numpy_int32.npy"), expected);
-  EXPECT_ERROR(ids_in(numpy_files + "/numpy_uint16.npy", TokenDtype::uint32),
-               "has dtype <u2, but data.token_dtype says uint32");
+  EXPECT_ERROR(
+      ids_in(numpy_files + "/numpy_uint16.npy", TokenDtype::uint32),
+      "has dtype <u2, but uint32 was given; leave that out (data.token_dtype, --token-dtype)");
   EXPECT_ERROR(ids_in(numpy_files + "/numpy_int64.npy"), "has dtype <i8; save its ids as uint16");
   EXPECT_ERROR(ids_in(numpy_files + "/numpy_2d.npy"),
                "shape (2, 5); save one with a single dimension");

@@ -86,7 +86,9 @@ TEST(TokenStream, NamesTheTokenThatIsOutsideTheVocabulary) {
   const TokenStream stream = open_tokens(file, TokenDtype::uint32, 100);
   EXPECT_EQ(read(stream, 0, 3), (std::vector<std::int32_t>{1, 2, 99}));
   EXPECT_ERROR(read(stream, 1, 4),
-               "token 3 of '" + file + "' has id 100, but model.vocab_size is 100");
+               "token 3 of '" + file +
+                   "' has id 100, but model.vocab_size is 100; the file was made with another "
+                   "tokenizer, or its dtype (data.token_dtype, --token-dtype) is wrong");
   const auto huge = folder.write("huge", bytes_of(std::vector<std::uint32_t>{1, 0xfffffff0U}));
   EXPECT_ERROR(read(open_tokens(huge, TokenDtype::uint32), 0, 2), "token 1 of");
   EXPECT_ERROR(read(open_tokens(huge, TokenDtype::uint32), 0, 2), "4294967280");
@@ -135,10 +137,14 @@ TEST(TokenStream, RefusesMalformedTokenFiles) {
   EXPECT_ERROR(bad(header(20240801, 1, 3) + ids), "only version 7 is supported");
   EXPECT_ERROR(bad(header(20240520, 1, 0)), "promises 0 tokens");
   EXPECT_ERROR(bad(header(20240520, 1, -3) + ids), "promises -3 tokens");
-  EXPECT_ERROR(bad(header(20240520, 1, 3) + ids, TokenDtype::uint32), "holds uint16 by its header");
+  EXPECT_ERROR(
+      bad(header(20240520, 1, 3) + ids, TokenDtype::uint32),
+      "holds uint16 by its header, but uint32 was given; leave that out (data.token_dtype, "
+      "--token-dtype)");
   EXPECT_ERROR(bad(ids), "does not begin with llm.c's header");
   EXPECT_ERROR(bad(ids.substr(1), TokenDtype::uint16),
-               "5 bytes, which is not a multiple of 2-byte");
+               "5 bytes, which is not a multiple of 2-byte ids; it is truncated, or its dtype "
+               "(data.token_dtype, --token-dtype) is wrong");
   EXPECT_ERROR(bad(ids, TokenDtype::uint32), "6 bytes, which is not a multiple of 4-byte");
 }
 

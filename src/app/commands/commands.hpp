@@ -67,9 +67,9 @@ struct GenerateArguments {
   std::string prompt_file;
   std::string tokenizer;  ///< empty: the model's own
   std::string dtype = "fp32";
-  std::string device = "auto";  ///< as for train
-  std::int64_t max_tokens = 128;
-  std::int64_t tensor_parallel_size = 0;  ///< ranks that hold the model together; 0: all
+  std::string device = "auto";             ///< as for train
+  std::optional<std::int64_t> max_tokens;  ///< empty: 128, or those that fit into the positions
+  std::int64_t tensor_parallel_size = 0;   ///< ranks that hold the model together; 0: all
   model::SamplingOptions sampling;
 };
 /// Continues a prompt, token by token, on the terminal. Stops after the end-of-text token. A single
@@ -83,7 +83,7 @@ struct EvaluateArguments {
   std::string tokenizer;           ///< empty: the model's own
   std::string dtype = "fp32";
   std::string device = "auto";                  ///< as for train
-  std::optional<std::int64_t> sequence_length;  ///< empty: the run's, else 512
+  std::optional<std::int64_t> sequence_length;  ///< empty: the run's, else 512 if it fits
   std::int64_t tensor_parallel_size = 1;        ///< ranks that hold a model together
   bool tokens = false;                          ///< the files hold token ids
   std::string token_dtype;  ///< uint16 or uint32: ids without llm.c's header; empty: with it

@@ -110,6 +110,13 @@ data::DataOptions options_for(const EvaluateArguments& arguments, const LoadedMo
   return options;
 }
 
+/// Returns the length as asked, or else the run's or 512, as far as the model has positions.
+std::int64_t sequence_length_of(const EvaluateArguments& arguments, const LoadedModel& model) {
+  if (!arguments.sequence_length) return model.config.within_positions(model.data.sequence_length);
+  model::check_positions(model.config, *arguments.sequence_length, "lower --sequence-length");
+  return *arguments.sequence_length;
+}
+
 /// Replaces folders, lists and patterns by their files.
 void find_files(EvaluateArguments& arguments) {
   std::vector<std::string> files;
@@ -200,6 +207,7 @@ int evaluate(const EvaluateArguments& asked) {
   std::optional<data::TokenStream> stream;
   std::optional<data::ValidationData> data;
   data::DataOptions options;
+  std::int64_t sequence_length = 0;
   comm::agree(world, [&] {
     constexpr std::int64_t longest = 1 << 24;  // as for data.sequence_length
     const auto length = arguments.sequence_length.value_or(1);
@@ -217,8 +225,8 @@ int evaluate(const EvaluateArguments& asked) {
     model =
         std::make_unique<LoadedModel>(path, dtype, mesh.dims(), world.rank(), arguments.adapter);
     options = options_for(arguments, *model);
+    sequence_length = sequence_length_of(arguments, *model);
   });
-  const auto sequence_length = arguments.sequence_length.value_or(options.sequence_length);
   stream.emplace(open_stream(world, options, arguments.files, model->config.vocab_size));
   comm::agree(world, [&] {
     data.emplace(

@@ -92,9 +92,10 @@ class Ranks {
 };
 
 void check(const GenerateArguments& arguments, int ranks) {
-  constexpr std::int64_t max_tokens = std::numeric_limits<std::int32_t>::max();
-  validate(arguments.max_tokens >= 1 && arguments.max_tokens <= max_tokens,
-           "--max-tokens is {}; allowed: 1 to {}", arguments.max_tokens, max_tokens);
+  constexpr std::int64_t limit = std::numeric_limits<std::int32_t>::max();
+  const auto max_tokens = arguments.max_tokens.value_or(1);
+  validate(max_tokens >= 1 && max_tokens <= limit, "--max-tokens is {}; allowed: 1 to {}",
+           max_tokens, limit);
   const auto asked = arguments.tensor_parallel_size;
   validate(asked == 0 || asked == ranks,
            "--tensor-parallel-size is {} but {} {} started, and all of them share the model; "
@@ -108,7 +109,21 @@ struct Start {
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
   std::vector<std::int32_t> encoded;  ///< the prompt
   std::vector<std::int32_t> tokens;   ///< the prompt after the tokenizer's prefix
+  std::int64_t max_tokens = 0;        ///< to add
+  std::int64_t positions() const { return std::ssize(tokens) + max_tokens; }
 };
+
+/// Sets the number of tokens to add: as asked, or else 128, as far as the model has positions.
+void set_max_tokens(const GenerateArguments& arguments, const model::ModelConfig& config,
+                    Start& start) {
+  constexpr std::int64_t by_default = 128;
+  const std::int64_t prompt = std::ssize(start.tokens);
+  const auto room = config.within_positions(prompt + by_default) - prompt;
+  start.max_tokens = arguments.max_tokens.value_or(std::max<std::int64_t>(room, 1));
+  model::check_positions(config, start.positions(),
+                         fmt::format("lower --max-tokens ({}), or shorten the prompt ({} tokens)",
+                                     start.max_tokens, prompt));
+}
 
 Start load(const GenerateArguments& arguments, const std::string& path, const std::string& prompt,
            DType dtype, const ModelMesh& mesh) {
@@ -126,6 +141,7 @@ Start load(const GenerateArguments& arguments, const std::string& path, const st
   start.tokens.insert(start.tokens.end(), start.encoded.begin(), start.encoded.end());
   validate(!start.tokens.empty(),
            "the prompt is empty, and the tokenizer has no beginning-of-text token; give a prompt");
+  set_max_tokens(arguments, model.config, start);
   return start;
 }
 
@@ -137,8 +153,8 @@ void print_rates(std::int64_t prompt_tokens, double prompt_seconds, std::int64_t
 }
 
 /// Generates the same text on every rank, from the same logits; one rank prints it.
-void write_text(const GenerateArguments& arguments, const Ranks& ranks, model::Decoder& decoder,
-                const Start& from, model::TokenSampler& sampler) {
+void write_text(const Ranks& ranks, model::Decoder& decoder, const Start& from,
+                model::TokenSampler& sampler) {
   const auto& tokenizer = *from.tokenizer;
   const auto print = [&](const std::string& text) {
     if (ranks.prints()) print_now(text);
@@ -152,12 +168,12 @@ void write_text(const GenerateArguments& arguments, const Ranks& ranks, model::D
   auto logits = decoder.feed(from.tokens);
   const double prompt_seconds = seconds_since(start);
   std::int64_t made = 0;
-  while (made < arguments.max_tokens) {
+  while (made < from.max_tokens) {
     const auto id = sampler.choose(logits.first(known));
     ++made;
     if (id == tokenizer.eos()) break;
     print(text.push(id));
-    if (made < arguments.max_tokens) logits = decoder.feed({&id, 1});
+    if (made < from.max_tokens) logits = decoder.feed({&id, 1});
   }
   print(text.finish() + "\n");
   // The first token comes from the prompt's forward pass.
@@ -190,14 +206,13 @@ int generate(const GenerateArguments& arguments) {
   ranks.agree([&] { start = load(arguments, path, prompt, dtype, mesh); });
   ranks.run([&] {
     const auto& model = *start.model;
-    const auto positions = std::ssize(start.tokens) + arguments.max_tokens;
     const auto tensor =
         mesh.tensor_parallel(model.config, sharding::ResidualLayout::whole,
-                             std::min(positions, model::Decoder::largest_chunk), dtype);
-    model::Decoder decoder(model.config, model.shard.table, start.model->weights, positions, dtype,
-                           *tensor);
+                             std::min(start.positions(), model::Decoder::largest_chunk), dtype);
+    model::Decoder decoder(model.config, model.shard.table, start.model->weights, start.positions(),
+                           dtype, *tensor);
     if (ranks.prints()) print_now(prompt);
-    write_text(arguments, ranks, decoder, start, *sampler);
+    write_text(ranks, decoder, start, *sampler);
   });
   return 0;
 }
