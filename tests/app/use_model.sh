@@ -79,6 +79,14 @@ for mask in true false; do
     'BEGIN { exit !(a - b < 2e-5 && b - a < 2e-5 && a > 0) }' || give_up "document_mask $mask: $got; in the run $loss"
 done
 
+# Sequences are no longer than the text: the rest of a million tokens would be padding.
+printf 'In the beginning' > "$folder/short.txt"
+get 1 evaluate "$folder/run" "$folder/short.txt" --sequence-length 15; loss=$got
+for ranks in 1 2; do
+  get $ranks evaluate "$folder/run" "$folder/short.txt" --sequence-length 1000000
+  [[ $got == "$loss" ]] || give_up "$ranks ranks, sequences of a million tokens: $got, not $loss"
+done
+
 # One rank reports an error that all of them find.
 printf x > "$folder/one.txt"
 "$mpirun" 2 "$llamesh" evaluate "$folder/run" "$folder/one.txt" > /dev/null 2> "$folder/log"; code=$?

@@ -228,6 +228,7 @@ int evaluate(const EvaluateArguments& asked) {
     sequence_length = sequence_length_of(arguments, *model);
   });
   stream.emplace(open_stream(world, options, arguments.files, model->config.vocab_size));
+  sequence_length = std::min(sequence_length, stream->size() - 1);  // the rest would be padding
   comm::agree(world, [&] {
     data.emplace(
         *stream,
