@@ -137,6 +137,7 @@ run 2 convert --from "$folder/other" --to "hf:$folder/gone.hf"
 [[ -z $(find "$folder/gone.hf" -name '*token*') ]] || give_up "tokenizer files came from somewhere"
 
 refused "is there already" convert --from "$folder/first" --to "hf:$folder/model"
+[[ $(wc -l < "$folder/log") == 1 ]] || give_up "more is said than that the folder is there"
 refused "is a Hugging Face folder, so --to .* must be a new checkpoint" convert --from "$folder/model" --to "hf:$folder/x"
 refused "is not a valid size" convert --from "$folder/first" --to "hf:$folder/x" --max-shard-size 5parsec
 refused "is not a valid size" convert --from "$folder/first" --to "hf:$folder/x" --max-shard-size 9223372036854775807GB

@@ -7,6 +7,7 @@
 
 #include "app/origin.hpp"
 #include "checkpoint/hf/hf_export.hpp"
+#include "checkpoint/hf/hf_new_folder.hpp"
 #include "checkpoint/hf/peft_folder.hpp"
 #include "checkpoint/location.hpp"
 #include "checkpoint/state_reader.hpp"
@@ -129,6 +130,7 @@ std::string direction_of(const ConvertArguments& arguments) {
   validate(!imports || !arguments.merge,
            "--merge is for a checkpoint; '{}' is a Hugging Face folder", arguments.from);
   validate(!target.empty() && target != "-", "--to '{}' does not name a folder", arguments.to);
+  checkpoint::check_is_new(target);
   type_of(arguments.dtype);
   max_shard_bytes(arguments.max_shard_size);
   return imports ? "import" : "export";

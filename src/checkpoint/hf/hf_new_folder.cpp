@@ -19,12 +19,18 @@ fs::path plain(const fs::path& path) {
 
 }  // namespace
 
+void check_is_new(const fs::path& target) {
+  const auto whole = plain(target);
+  std::error_code error;
+  validate(!fs::exists(fs::symlink_status(whole, error)),
+           "{} is there already; remove it or choose another name", whole.string());
+}
+
 NewFolder::NewFolder(fs::path target, const comm::Communicator& world)
     : world_(world), target_(plain(target)) {
   partial_ = comm::on_rank_0(world_, [&] {
+    check_is_new(target_);
     std::error_code error;
-    validate(!fs::exists(fs::symlink_status(target_, error)),
-             "{} is there already; remove it or choose another name", target_.string());
     auto partial = target_;
     partial += ".partial-" + job_name();
     fs::remove_all(partial, error);

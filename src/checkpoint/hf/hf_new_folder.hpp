@@ -6,11 +6,14 @@
 
 namespace llamesh::checkpoint {
 
+/// Throws a user error if the name is taken.
+void check_is_new(const std::filesystem::path& target);
+
 /// A folder that all ranks fill under a temporary name beside the final one. commit() renames it;
 /// otherwise it is removed.
 class NewFolder {
  public:
-  /// Creates the temporary folder. Throws a user error if the name is taken. Collective.
+  /// Creates the temporary folder. Throws as check_is_new(). Collective.
   NewFolder(std::filesystem::path target, const comm::Communicator& world);
   /// Removes an uncommitted folder, as far as possible.
   ~NewFolder();
