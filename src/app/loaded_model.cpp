@@ -9,6 +9,7 @@
 #include "checkpoint/state_reader.hpp"
 #include "checkpoint/stored_model.hpp"
 #include "core/error.hpp"
+#include "core/text.hpp"
 #include "device/async_copy.hpp"
 #include "model/config_json.hpp"
 #include "model/lora.hpp"
@@ -18,6 +19,10 @@ namespace llamesh::app {
 namespace fs = std::filesystem;
 
 std::string model_path(const std::string& name) {
+  const auto plain = checkpoint::without_hf_prefix(name);
+  validate(!checkpoint::holds_adapters_only(plain),
+           "{} holds adapters only; name the model beside which they lie, and add --adapter {}",
+           plain, shell_word(plain));
   const auto location = checkpoint::locate(name);
   if (location.kind == checkpoint::PathKind::hf_folder) return location.path.string();
   return checkpoint::newest_good(location, checkpoint::model_group).string();

@@ -11,7 +11,6 @@
 #include "checkpoint/state_reader.hpp"
 #include "checkpoint/store.hpp"
 #include "core/error.hpp"
-#include "core/text.hpp"
 #include "data/mapped_file.hpp"
 #include "data/token_ids.hpp"
 #include "model/lora.hpp"
@@ -55,11 +54,17 @@ std::string without_hf_prefix(const std::string& name) {
   return name.starts_with(hf_prefix) ? name.substr(hf_prefix.size()) : name;
 }
 
+bool holds_adapters_only(const fs::path& folder) {
+  return model::is_peft_folder(folder) && !is_hf_folder(folder);
+}
+
 Location locate(const std::string& name) {
   const fs::path path = without_hf_prefix(name);
   validate(!path.empty(),
            "'{}' does not name a folder; write hf:FOLDER, or the path of a checkpoint", name);
   validate(fs::exists(path), "there is no {}", path.string());
+  validate(!holds_adapters_only(path),
+           "{} holds adapters only; name its file adapter_model.safetensors", path.string());
   if (name.starts_with(hf_prefix)) {
     validate(is_hf_folder(path),
              "{} is not a Hugging Face folder: it has neither config.json nor .safetensors files",
@@ -71,9 +76,6 @@ Location locate(const std::string& name) {
   if (is_hf_folder(path)) return {PathKind::hf_folder, path};
   if (fs::is_directory(path / "checkpoints"))
     return {PathKind::run, path, committed_checkpoints(path / "checkpoints")};
-  validate(!model::is_peft_folder(path),
-           "{} holds adapters only; name the model beside which they lie, and add --adapter {}",
-           path.string(), shell_word(path.string()));
   auto checkpoints = committed_checkpoints(path);
   validate(!checkpoints.empty(),
            "{} is neither a run folder nor a checkpoint (it has no manifest.json) nor a Hugging "
@@ -103,6 +105,9 @@ std::vector<fs::path> checkpoints_to_resume(const std::string& path) {
   std::error_code error;
   const auto plain = without_hf_prefix(path);
   validate(fs::exists(plain, error), "checkpoint.resume: there is no {}", plain);
+  validate(!holds_adapters_only(plain),
+           "checkpoint.resume: {0} holds adapters only; start from them by model.lora.from={0}",
+           plain);
   auto location = locate(path);
   validate(location.kind != PathKind::hf_folder,
            "checkpoint.resume: {} is a Hugging Face folder, which has no optimizer state; start "

@@ -32,6 +32,9 @@ struct Location {
 /// known.
 Location locate(const std::string& name);
 
+/// Returns true for a PEFT folder, which holds adapters but no model.
+bool holds_adapters_only(const std::filesystem::path& folder);
+
 /// Removes the optional "hf:" prefix for a Hugging Face folder.
 std::string without_hf_prefix(const std::string& name);
 

@@ -56,6 +56,10 @@ void check_hf_folder(const fs::path& folder, const std::string& where, const std
                : "");
   validate(fs::is_directory(folder, ignored), "{}: model.hf: {} is not a folder", where,
            folder.string());
+  validate(!checkpoint::holds_adapters_only(folder),
+           "{0}: model.hf: {1} holds adapters only; name their base model there, and "
+           "model.lora.from={1}",
+           where, folder.string());
   validate(
       checkpoint::locate(folder.string()).kind == checkpoint::PathKind::hf_folder,
       "{0}: model.hf: {1} is not a Hugging Face folder but a run or a checkpoint; resume from it "

@@ -109,6 +109,10 @@ TEST(Verify, RefusesWhatIsNoModel) {
   EXPECT_NE(verify_error(folder.path("none")).find("there is no"), std::string::npos);
   EXPECT_NE(verify_error("hf:" + folder.path().string()).find("is not a Hugging Face folder"),
             std::string::npos);
+  folder.write("adapter_config.json", "{}");
+  for (const auto& name : {folder.path().string(), "hf:" + folder.path().string()})
+    EXPECT_NE(verify_error(name).find("adapters only; name its file adapter_model.safetensors"),
+              std::string::npos);
   EXPECT_NE(verify_error(folder.write("a.txt", "some text")).find("is neither a .safetensors file"),
             std::string::npos);
 }

@@ -141,8 +141,8 @@ TEST(LoadedModel, AnAdapterForAnotherModelIsRefused) {
       << shape;
   EXPECT_NE(error("gpt2", "lora_adapter").find("matches no linear layer"), std::string::npos);
   EXPECT_NE(error("lora", "gqa_8_2").find("has no adapter_config.json"), std::string::npos);
-  const auto alone = test::error_of([] { model_path(folder("lora_adapter")); });
-  EXPECT_NE(alone.find("--adapter"), std::string::npos) << alone;
+  const auto alone = test::error_of([] { model_path("hf:" + folder("lora_adapter")); });
+  EXPECT_NE(alone.find("add --adapter " + folder("lora_adapter")), std::string::npos) << alone;
 }
 
 }  // namespace

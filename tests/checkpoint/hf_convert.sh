@@ -139,6 +139,9 @@ run 2 convert --from "$folder/other" --to "hf:$folder/gone.hf"
 refused "is there already" convert --from "$folder/first" --to "hf:$folder/model"
 [[ $(wc -l < "$folder/log") == 1 ]] || give_up "more is said than that the folder is there"
 refused "is a Hugging Face folder, so --to .* must be a new checkpoint" convert --from "$folder/model" --to "hf:$folder/x"
+refused "holds adapters only; to merge them .*model.lora.from=$golden/lora_adapter" convert --from "$golden/lora_adapter" --to "$folder/x"
+refused "checkpoint.resume: .* holds adapters only; .*model.lora.from=" train "$folder/run.yaml" run.folder="$folder/x" \
+  checkpoint.resume="$golden/lora_adapter"
 refused "is not a valid size" convert --from "$folder/first" --to "hf:$folder/x" --max-shard-size 5parsec
 refused "is not a valid size" convert --from "$folder/first" --to "hf:$folder/x" --max-shard-size 9223372036854775807GB
 refused "File name too long" inspect "$(printf 'x%.0s' {1..300})"

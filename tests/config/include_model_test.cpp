@@ -98,6 +98,13 @@ TEST_F(NamedModel, TwiceOnTheCommandLineIsAnError) {
 TEST_F(NamedModel, ThatDoesNotExistIsNamedWithItsKey) {
   EXPECT_EQ(test::error_of([&] { load({"model.hf=" + folder_.path("none")}); }),
             "command line: model.hf: " + folder_.path("none") + " does not exist");
+  std::filesystem::create_directory(folder_.path("adapter"));
+  folder_.write("adapter/adapter_config.json", "{}");
+  const auto adapter = folder_.path("adapter");
+  EXPECT_EQ(
+      test::error_of([&] { load({"model.hf=" + adapter}); }),
+      "command line: model.hf: " + adapter +
+          " holds adapters only; name their base model there, and model.lora.from=" + adapter);
   EXPECT_TRUE(test::error_of([&] { load({"model.hf=meta-llama/Llama-3.2-1B"}); })
                   .ends_with("download it first: huggingface-cli download meta-llama/Llama-3.2-1B "
                              "--local-dir meta-llama/Llama-3.2-1B"));

@@ -9,6 +9,10 @@ Location locate(const std::string& name) {
   return {PathKind::hf_folder, without_hf_prefix(name)};
 }
 
+bool holds_adapters_only(const std::filesystem::path& /*folder*/) {
+  return false;
+}
+
 std::string without_hf_prefix(const std::string& name) {
   return name.starts_with("hf:") ? name.substr(3) : name;
 }

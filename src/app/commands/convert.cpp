@@ -121,6 +121,11 @@ void import_folder(const fs::path& from, const ConvertArguments& arguments,
 /// Returns "import" for a Hugging Face folder to a checkpoint, or "export" for a checkpoint. Throws
 /// a user error if the arguments do not fit.
 std::string direction_of(const ConvertArguments& arguments) {
+  const auto source = checkpoint::without_hf_prefix(arguments.from);
+  validate(!checkpoint::holds_adapters_only(source),
+           "--from '{}' holds adapters only; to merge them with their base model, start a run from "
+           "both (model.hf, model.lora.from={}, train.steps=0), then convert it with --merge",
+           arguments.from, shell_word(source));
   const bool imports = checkpoint::locate(arguments.from).kind == checkpoint::PathKind::hf_folder;
   validate(!imports || !arguments.to.starts_with("hf:"),
            "--from '{}' is a Hugging Face folder, so --to '{}' must be a new checkpoint; write it "
