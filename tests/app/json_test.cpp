@@ -99,6 +99,29 @@ TEST(Json, VerifyFindsCutFilesAndNumbersThatAreNotFinite) {
   EXPECT_EQ(cut.json["damage"].size(), 1U) << cut.json;
 }
 
+TEST(Verify, ComparesAFoldersWeightsWithItsConfig) {
+  const TemporaryFolder folder;
+  const auto hf = folder.path("hf"), config_json = folder.path("hf/config.json");
+  std::filesystem::copy(std::filesystem::path(__FILE__).parent_path().parent_path() / "model" /
+                            "golden" / "hf" / "gqa_8_2",
+                        hf);
+  const auto damage = [&] {
+    const auto found = printed([&] { return verify(hf, Output::json); });
+    EXPECT_EQ(found.code, found.json["good"] == true ? 0 : 74);
+    return found.json["damage"];
+  };
+  EXPECT_EQ(damage(), Json::array());
+  auto config = Json::parse(std::ifstream(config_json));
+  config["tie_word_embeddings"] = true;
+  folder.write("hf/config.json", config.dump());
+  EXPECT_EQ(damage(), Json::array({"config.json ties the head to the embedding, but lm_head.weight "
+                                   "is not model.embed_tokens.weight; set tie_word_embeddings to "
+                                   "false in it"}));
+  std::filesystem::remove(config_json);
+  EXPECT_EQ(damage(),
+            Json::array({"'" + config_json + "' cannot be opened: No such file or directory"}));
+}
+
 TEST(Verify, RefusesWhatIsNoModel) {
   const TemporaryFolder folder;
   const auto verify_error = [](const std::string& name) {

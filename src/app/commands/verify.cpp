@@ -33,10 +33,12 @@ std::vector<std::string> find_faults(const checkpoint::Location& location) {
     }
   };
   noting([&] {
-    if (location.kind != PathKind::hf_folder || !fs::exists(location.path / "config.json")) return;
+    if (location.kind != PathKind::hf_folder) return;
     const auto config = model::read_config_json(location.path);
     const auto table = model::parameter_table(config);
-    checkpoint::HfModel(location.path, config, table).check_fits();
+    const checkpoint::HfModel stored(location.path, config, table);
+    stored.check_fits();
+    stored.check_stored_head();
   });
   noting([&] {
     const auto source = open_tensors(location);

@@ -64,6 +64,18 @@ void HfModel::check_fits() const {
            extra.size() > 1 ? fmt::format(" and {} other tensors", extra.size() - 1) : "");
 }
 
+void HfModel::check_stored_head() const {
+  if (stored_head_.empty()) return;
+  constexpr std::int64_t piece = std::int64_t{1} << 20U;
+  const auto head = table_.lm_head.weight;
+  const auto whole = Box::whole(table_[head].shape);
+  std::vector<float> values;
+  for (std::int64_t begin = 0; begin < whole.numel(); begin += piece) {
+    values.resize(static_cast<std::size_t>(std::min(piece, whole.numel() - begin)));
+    read(head, {whole, begin, std::ssize(values)}, values);
+  }
+}
+
 void HfModel::read(model::ParameterId parameter, const BoxRange& range,
                    std::span<float> values) const {
   std::vector<float> column;

@@ -24,6 +24,8 @@ class HfModel final : public StoredModel {
   /// shape. Ignores buffers of rotary embeddings and masks, and a tied model's head if it is
   /// stored.
   void check_fits() const;
+  /// Reads the head of a tied model, if it is stored, and throws unless it equals the embedding.
+  void check_stored_head() const;
   /// Reads a range of a parameter. A tied model's head, if stored, must equal the embedding.
   void read(model::ParameterId parameter, const BoxRange& range,
             std::span<float> values) const override;
