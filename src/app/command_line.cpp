@@ -221,7 +221,8 @@ void CommandLine::add_plan() {
 void CommandLine::add_inspection() {
   constexpr auto what = "A run folder, a checkpoint, a Hugging Face folder or a .safetensors file";
   auto* command = cli_->add_subcommand("inspect", "Describe what is at a path, in a table");
-  command->add_option("PATH", path_, std::string(what) + ", or a token file")->required();
+  command->add_option("PATH", path_, std::string(what) + ", or a token file or Megatron-LM pair")
+      ->required();
   add_json(command, output_);
   add_examples(command, {"llamesh inspect runs/tiny", "llamesh inspect --json model.safetensors"});
   runs(command, [this] { return inspect(path_, output_); });

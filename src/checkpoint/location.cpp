@@ -11,6 +11,7 @@
 #include "checkpoint/state_reader.hpp"
 #include "checkpoint/store.hpp"
 #include "core/error.hpp"
+#include "data/data_files.hpp"
 #include "data/mapped_file.hpp"
 #include "data/token_ids.hpp"
 #include "model/lora.hpp"
@@ -33,11 +34,14 @@ bool is_hf_folder(const fs::path& folder) {
 
 /// Recognizes a safetensors file by its name, or by the JSON after its first 8 bytes.
 PathKind kind_of_file(const fs::path& path) {
+  if (data::is_megatron(path.string())) return PathKind::tokens;
   const data::MappedFile file(path.string());
   if (data::is_token_file(file.bytes())) return PathKind::tokens;
   validate(
       path.extension() == ".safetensors" || (file.bytes().size() > 8 && file.bytes()[8] == '{'),
-      "{} is neither a .safetensors file nor a token file with llm.c's or NumPy's header",
+      "{} is neither a .safetensors file nor a token file with llm.c's or NumPy's header nor one "
+      "of "
+      "a Megatron-LM pair",
       path.string());
   return PathKind::safetensors;
 }

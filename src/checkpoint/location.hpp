@@ -13,7 +13,7 @@ enum class PathKind : std::uint8_t {
   run,          ///< run folder, or its checkpoints folder
   hf_folder,    ///< weights or config.json, as written by Hugging Face's save_pretrained()
   safetensors,  ///< single .safetensors file
-  tokens,       ///< token file with llm.c's header
+  tokens,       ///< token file that states its dtype, or a file of a Megatron-LM pair
 };
 
 /// Returns "checkpoint", "run", "hf", "safetensors" or "tokens".

@@ -41,8 +41,12 @@ std::vector<std::string> matching_files(const std::string& name, Format format);
 /// entries.
 std::vector<std::string> files_below(const std::string& folder);
 
+/// Returns true for the .bin, the .idx, or the name without extension, of a Megatron-LM pair. Any
+/// other name needs no disk access.
+bool is_megatron(const std::string& path);
+
 /// Determines a data file's format from its name and first bytes:
-/// - megatron: the .bin, the .idx, or the name without extension, of a Megatron-LM pair;
+/// - megatron: what is_megatron() accepts;
 /// - tokens: a file with llm.c's or NumPy's header or, if `ids` gives the integer type, any other
 ///   file without a JSON name;
 /// - jsonl: a .jsonl or .json file;

@@ -99,16 +99,6 @@ bool is_token_file(const FileHead& head) {
   return data::is_token_file(std::span(bytes, head.bytes.size()));
 }
 
-/// Returns true if the file is part of a Megatron-LM pair. An ordinary name needs no disk access.
-bool is_megatron(const std::string& path) {
-  const auto stem = megatron_stem(path);
-  std::error_code ignored;
-  if (stem == path && std::filesystem::exists(path, ignored)) return false;
-  const auto index = stem + ".idx";
-  return std::filesystem::is_regular_file(index, ignored) &&
-         is_megatron_index(read_head(index).bytes);
-}
-
 std::string_view name_of(Format format) {
   switch (format) {
     case Format::jsonl:
@@ -123,6 +113,15 @@ std::string_view name_of(Format format) {
 }
 
 }  // namespace
+
+bool is_megatron(const std::string& path) {
+  const auto stem = megatron_stem(path);
+  std::error_code ignored;
+  if (stem == path && std::filesystem::exists(path, ignored)) return false;
+  const auto index = stem + ".idx";
+  return std::filesystem::is_regular_file(index, ignored) &&
+         is_megatron_index(read_head(index).bytes);
+}
 
 Format format_of(const std::string& path, TokenDtype ids) {
   if (is_megatron(path)) return Format::megatron;

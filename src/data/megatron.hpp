@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -39,6 +40,7 @@ class MegatronIndex {
   MegatronIndex(std::span<const std::uint8_t> bytes, const std::string& path, const IdsFile& ids);
 
   std::int64_t id_bytes() const { return id_bytes_; }
+  std::int64_t documents() const { return std::max<std::int64_t>(documents_ - 1, 0); }
   /// Returns the first id at or after `from` that begins a document, or the number of ids.
   std::int64_t next_document(std::int64_t from) const;
 
@@ -69,6 +71,7 @@ class MegatronFile {
 
   const std::string& path() const { return ids_file_.path(); }
   IdArray ids() const { return {ids_file_.bytes(), index_.id_bytes()}; }
+  std::int64_t documents() const { return index_.documents(); }
   std::span<const std::uint8_t> index_bytes() const { return index_file_.bytes(); }
   /// Runs MappedFile::check() on both files.
   void check() const {

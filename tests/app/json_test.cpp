@@ -81,6 +81,21 @@ TEST(Json, InspectDescribesTensorsAndTokens) {
             (Json{{"kind", "tokens"}, {"path", ids}, {"tokens", 3}, {"dtype", "uint16"}}));
 }
 
+TEST(Json, InspectDescribesAMegatronPairByEitherFile) {
+  const TemporaryFolder folder;
+  const auto lines = folder.write("a.jsonl", "{\"text\": \"ab\"}\n{\"text\": \"c\"}\n");
+  testing::internal::CaptureStdout();
+  tokenize({"byte", {lines}, folder.path("pair.idx"), 1, ""});
+  testing::internal::GetCapturedStdout();
+  for (const char* name : {"pair.idx", "pair.bin"})
+    EXPECT_EQ(printed([&] { return inspect(folder.path(name), Output::json); }).json,
+              (Json{{"kind", "tokens"},
+                    {"path", folder.path(name)},
+                    {"tokens", 5},
+                    {"dtype", "uint16"},
+                    {"documents", 2}}));
+}
+
 TEST(Json, VerifyFindsCutFilesAndNumbersThatAreNotFinite) {
   const TemporaryFolder folder;
   const auto good = write_tensor(folder, "good.safetensors", {1.0F, 0.1F});

@@ -123,7 +123,7 @@ void show_records(const TokenizeArguments& arguments, const std::vector<std::str
 int tokenize(const TokenizeArguments& arguments);
 
 /// Describes a run folder, a folder of checkpoints, a checkpoint, a Hugging Face folder, a
-/// .safetensors or a token file in a table. Needs no MPI.
+/// .safetensors or a token file, or a Megatron-LM pair by either file, in a table. Needs no MPI.
 int inspect(const std::string& name, Output output);
 
 /// Reads every byte in a checkpoint (for a run: its newest one) and compares checksums, or every

@@ -17,8 +17,10 @@
 #include "checkpoint/state_reader.hpp"
 #include "core/file.hpp"
 #include "core/text.hpp"
+#include "data/data_files.hpp"
 #include "data/loss_mask.hpp"
 #include "data/mapped_file.hpp"
+#include "data/megatron.hpp"
 #include "data/token_ids.hpp"
 #include "model/config_json.hpp"
 #include "model/family.hpp"
@@ -149,18 +151,32 @@ void describe_hf_folder(const checkpoint::Location& location, Description& to) {
   describe_tensors(*open_tensors(location), to);
 }
 
-void describe_token_file(const checkpoint::Location& location, Description& to) {
-  const data::MappedFile file(location.path.string());
-  const auto ids =
-      data::ids_of_token_file(file.bytes(), file.path(), data::TokenDtype::from_header);
-  const auto dtype = fmt::format("uint{}", ids.id_bytes() * 8);
-  to.line("token file {}: {} tokens of {}", location.path.string(), ids.size(), dtype);
-  to.json.update({{"tokens", ids.size()}, {"dtype", dtype}});
-  const auto mask = data::LossMask::beside(file.path(), ids.size());
+/// Describes how many of a file's tokens are in the loss, if it has a mask.
+void describe_mask(const std::string& path, std::int64_t tokens, Description& to) {
+  const auto mask = data::LossMask::beside(path, tokens);
   if (!mask) return;
   const auto in_loss = std::ranges::count(mask->bytes(), 1);
   to.line("  {} of them are in the loss", in_loss);
   to.json["in_loss"] = in_loss;
+}
+
+void describe_token_file(const std::string& path, Description& to) {
+  const data::MappedFile file(path);
+  const auto ids = data::ids_of_token_file(file.bytes(), path, data::TokenDtype::from_header);
+  const auto dtype = fmt::format("uint{}", ids.id_bytes() * 8);
+  to.line("token file {}: {} tokens of {}", path, ids.size(), dtype);
+  to.json.update({{"tokens", ids.size()}, {"dtype", dtype}});
+  describe_mask(path, ids.size(), to);
+}
+
+void describe_megatron_pair(const std::string& path, Description& to) {
+  const data::MegatronFile pair(path);
+  const auto tokens = pair.ids().size(), bytes = pair.ids().id_bytes();
+  const auto dtype = fmt::format("{}int{}", bytes == 4 ? "" : "u", bytes * 8);
+  to.line("Megatron-LM pair {}: {} tokens of {}, {}", data::megatron_stem(path), tokens, dtype,
+          counted(pair.documents(), "document"));
+  to.json.update({{"tokens", tokens}, {"dtype", dtype}, {"documents", pair.documents()}});
+  describe_mask(path, tokens, to);
 }
 
 Description description_of(const checkpoint::Location& location) {
@@ -180,7 +196,10 @@ Description description_of(const checkpoint::Location& location) {
       describe_tensors(*open_tensors(location), to);
       break;
     case checkpoint::PathKind::tokens:
-      describe_token_file(location, to);
+      if (const auto path = location.path.string(); data::is_megatron(path))
+        describe_megatron_pair(path, to);
+      else
+        describe_token_file(path, to);
       break;
   }
   return to;
