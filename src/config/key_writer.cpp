@@ -3,20 +3,18 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 
 #include "config/include.hpp"
+#include "config/tree.hpp"
 
 namespace llamesh::config {
 namespace {
 
 bool is_plain(std::string_view word) {
-  constexpr std::array special = {"null", "Null", "NULL", "~"};
   const auto alphanumeric = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
   };
-  return !word.empty() && std::ranges::find(special, word) == special.end() &&
-         (alphanumeric(word[0]) || word[0] == '/' || word[0] == '_') &&
+  return !is_null_word(word) && (alphanumeric(word[0]) || word[0] == '/' || word[0] == '_') &&
          std::ranges::all_of(word, [&](char c) {
            return alphanumeric(c) || std::string_view("/_.-+").find(c) != std::string_view::npos;
          });

@@ -4,8 +4,10 @@
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <sstream>
+#include <string_view>
 
 #include "core/error.hpp"
 #include "core/file.hpp"
@@ -118,7 +120,24 @@ Node parse_value(const std::string& text, const std::string& name) {
   }
 }
 
+/// Parses flow YAML. Takes any other text as it is: the shell has removed the quotes that would
+/// protect a # or a trailing space from YAML.
+Node value_of_override(const std::string& written, const std::string& path) {
+  if (!written.empty() && std::string_view("[{\"'").find(written[0]) != std::string_view::npos)
+    return parse_value(written, "command line: " + excerpt(path));
+  Node value{.where = {}, .scalar = {}, .items = {}, .members = {}};
+  if (is_null_word(written)) return value;
+  value.kind = Node::Kind::scalar;
+  value.scalar = written;
+  return value;
+}
+
 }  // namespace
+
+bool is_null_word(std::string_view word) {
+  constexpr std::array words{"", "~", "null", "Null", "NULL"};
+  return std::ranges::find(words, word) != words.end();
+}
 
 Node* Node::find(std::string_view key) {
   const auto found = std::ranges::find(
@@ -188,15 +207,7 @@ void apply_override(Node& root, const std::string& text) {
     node = child;
     begin = end + 1;
   }
-  const std::string written = text.substr(equals + 1);
-  // YAML's reserved @ and its aliases have no meaning here; they begin a list or a pattern.
-  const bool is_word = written.starts_with('@') || written.starts_with('*');
-  Node value = is_word ? Node{.kind = Node::Kind::scalar,
-                              .where = {},
-                              .scalar = written,
-                              .items = {},
-                              .members = {}}
-                       : parse_value(written, "command line: " + excerpt(path));
+  Node value = value_of_override(text.substr(equals + 1), path);
   set_where(value, "command line");
   overlay(*node, std::move(value));
 }

@@ -31,6 +31,9 @@ struct Node::Member {
   Node second;
 };
 
+/// Returns true if YAML takes a word without quotes for null.
+bool is_null_word(std::string_view word);
+
 /// Reads an inputs file. Throws a user error if it cannot be read or exceeds 1 MiB.
 std::string read_yaml_file(const std::string& path);
 
@@ -43,8 +46,9 @@ Node parse_tree(const std::string& text, const std::string& name);
 /// `base`.
 void overlay(Node& base, Node over);
 
-/// Applies "key.path=value"; the value is YAML. The last override for a key wins. Throws a user
-/// error if the text has another form or a path component is not a group of keys.
+/// Applies "key.path=value". The value is flow YAML if it begins with [, {, " or ', and nothing if
+/// it is a null word; any other text is taken as it is. The last override for a key wins. Throws a
+/// user error if the text has another form or a path component is not a group of keys.
 void apply_override(Node& root, const std::string& text);
 
 }  // namespace llamesh::config

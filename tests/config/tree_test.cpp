@@ -73,6 +73,37 @@ TEST(Tree, OverridesReplaceMergeAndCreate) {
   EXPECT_EQ(root.find("d")->kind, Node::Kind::null);
 }
 
+/// Returns the node that "k=" and the text give.
+Node overridden(const std::string& text) {
+  Node root = parse_tree("k: before\n", "f");
+  apply_override(root, "k=" + text);
+  return *root.find("k");
+}
+
+TEST(Tree, OverridesAreTakenAsTheyAre) {
+  for (const std::string word :
+       {"w/lr #1",  "a ", " a",   "w/x: y", "&w/x", "!w",      "%w", "@list",
+        "*.q_proj", "#",  "-",    "- a",    "|",    ">",       "`w", "a, b",
+        "w]",       "1",  "-1.5", "true",   "?",    "a \"b\"", "\t", "null "}) {
+    EXPECT_EQ(overridden(word).kind, Node::Kind::scalar) << word;
+    EXPECT_EQ(overridden(word).scalar, word);
+    EXPECT_EQ(overridden(word).where, "command line");
+  }
+}
+
+TEST(Tree, OverridesMayBeNothingOrFlowYaml) {
+  for (const char* word : {"", "~", "null", "Null", "NULL"})
+    EXPECT_EQ(overridden(word).kind, Node::Kind::null) << word;
+  for (const char* word : {"''", "\"\""}) {
+    EXPECT_EQ(overridden(word).kind, Node::Kind::scalar) << word;
+    EXPECT_EQ(overridden(word).scalar, "") << word;
+  }
+  EXPECT_EQ(overridden("'null'").scalar, "null");
+  EXPECT_EQ(overridden("\"a\\tb #\" # c").scalar, "a\tb #");
+  EXPECT_EQ(overridden("[a, \"b #\"]").kind, Node::Kind::list);
+  EXPECT_EQ(overridden("{a: 1}").find("a")->scalar, "1");
+}
+
 TEST(Tree, RefusesMalformedOverrides) {
   const auto error = [](const std::string& text) {
     return error_of([&] {
@@ -89,6 +120,9 @@ TEST(Tree, RefusesMalformedOverrides) {
   for (int i = 0; i < 60'000; ++i) deep.insert(0, "a.");
   EXPECT_NE(error(deep).find("more than 16 levels"), std::string::npos);
   EXPECT_NE(error("a.b=[1").find("command line: a.b:1: not valid YAML"), std::string::npos);
+  for (const char* text : {"a.b=[*.q_proj]", "a.b=[&]", "a.b={c: *d}"})
+    EXPECT_NE(error(text).find("; quote a value that begins with * or &"), std::string::npos)
+        << text << error(text);
 }
 
 TEST(Writer, WordsComeBackAsTheyWere) {
