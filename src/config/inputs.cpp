@@ -18,7 +18,6 @@
 #include "core/error.hpp"
 #include "core/text.hpp"
 #include "model/parameters.hpp"
-#include "tokenizer/utf8.hpp"
 
 namespace llamesh::config {
 namespace {
@@ -99,6 +98,14 @@ void validate_printable(const KeySource& source, const char* key, const std::str
            value);
 }
 
+/// Checks all values in `node`, whose key is `path`. Keys that are not UTF-8 are unknown ones.
+void validate_values(const Node& node, const std::string& path) {
+  validate_utf8(node.scalar, fmt::format("{}: {}", node.where, path));
+  for (const Node& item : node.items) validate_values(item, path);
+  for (const auto& [key, value] : node.members)
+    validate_values(value, path.empty() ? key : fmt::format("{}.{}", path, key));
+}
+
 /// Checks keys against each other, and fills in implied values.
 void complete(Inputs& in, const KeySource& source) {
   const std::string& run = in.run.name;
@@ -109,9 +116,6 @@ void complete(Inputs& in, const KeySource& source) {
            source.with("run.name"), run);
   if (in.run.folder.empty()) in.run.folder = "runs/" + run;
   validate_printable(source, "run.name", run);
-  validate(tokenizer::valid_utf8_prefix(run) == run.size(),
-           "{}: '{}' is not UTF-8 (byte {}); name the run in UTF-8", source.with("run.name"),
-           tokenizer::replace_invalid_utf8(run), tokenizer::valid_utf8_prefix(run));
   validate_printable(source, "run.folder", in.run.folder);
   in.model = in.model.resolved();
   validate(in.memory.full_checkpointing_layers <= in.model.num_hidden_layers,
@@ -182,6 +186,7 @@ Inputs parse_inputs(const std::string& text, const std::string& name,
   const bool default_model = model == nullptr || model->members.empty();
   include_model(root, name);
   include_spec(root, of_spec, [&](const Node& path) { return resolve_path(path, name).string(); });
+  validate_values(root, "");
   Inputs inputs;
   inputs.data.format = data::Format::automatic;
   inputs.data.tokenizer = "auto";

@@ -5,6 +5,7 @@
 
 #include "config/inputs.hpp"
 #include "config/key_source.hpp"
+#include "config/tree.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "data/chat_template.hpp"
@@ -38,6 +39,7 @@ class FileFinder {
       for (const std::string& word : words)
         add(data::find_data_files(word, inputs_.data.format), key, files);
     });
+    for (const std::string& file : files) validate_utf8(file, where_.with(key));
     words = std::move(files);
   }
 

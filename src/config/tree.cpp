@@ -12,6 +12,7 @@
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "core/text.hpp"
+#include "tokenizer/utf8.hpp"
 
 namespace llamesh::config {
 namespace {
@@ -157,6 +158,12 @@ std::string Node::describe() const {
       break;
   }
   return "nothing";
+}
+
+void validate_utf8(const std::string& value, const std::string& where) {
+  const auto valid = tokenizer::valid_utf8_prefix(value);
+  validate(valid == value.size(), "{}: '{}' is not UTF-8 (byte {}); use a name in UTF-8", where,
+           excerpt(tokenizer::replace_invalid_utf8(value)), valid);
 }
 
 std::string read_yaml_file(const std::string& path) {

@@ -220,10 +220,17 @@ TEST(Nearest, FindsOnlyWhatIsNear) {
   EXPECT_EQ(nearest(std::string(1'000'000, 'a'), {"steps"}), Words{});
 }
 
-TEST(InputErrors, ARunsNameThatIsNotUtf8) {
+TEST(InputErrors, TextThatIsNotUtf8) {
   EXPECT_EQ(parse_inputs(data, "f.yaml", {"run.name=caf\xc3\xa9"}).run.name, "caf\xc3\xa9");
-  const auto text = error(data, {"run.name=caf\xe9"});
-  EXPECT_NE(text.find("is not UTF-8 (byte 3)"), std::string::npos) << text;
+  for (const std::string key :
+       {"run.name", "run.folder", "data.train", "data.validation", "data.tokenizer",
+        "evaluate.files.set", "log.openmetrics", "checkpoint.resume", "train.freeze"})
+    EXPECT_EQ(
+        error(data, {key + "=caf\xe9"}),
+        "command line: " + key + ": 'caf\xef\xbf\xbd' is not UTF-8 (byte 3); use a name in UTF-8");
+  EXPECT_EQ(
+      error("data:\n  train:\n    - a.txt\n    - b\xff.txt\n").find("f.yaml:4: data.train: 'b"),
+      0U);
 }
 
 TEST(InputErrors, NamesOfMoreThanOneLine) {

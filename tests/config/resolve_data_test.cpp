@@ -61,6 +61,13 @@ TEST_F(ResolveData, NamesTheKeyOfWhatDoesNotFit) {
             0U);
 }
 
+TEST_F(ResolveData, RefusesFilesWhoseNamesAreNotUtf8) {
+  folder_.write("caf\xe9.txt", "text");
+  const auto text = error("data: {train: '$/*.txt'}");
+  EXPECT_EQ(text.find("run.yaml: data.train: '"), 0U) << text;
+  EXPECT_NE(text.find("' is not UTF-8 (byte "), std::string::npos) << text;
+}
+
 TEST_F(ResolveData, BlamesTheCommandLineForItsValues) {
   const std::string file = "data: {train: $/a.txt}";
   EXPECT_EQ(error(file, {"data.train=none"}).find("command line: data.train: 'none'"), 0U);

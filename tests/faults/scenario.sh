@@ -209,6 +209,10 @@ control_characters() {
   refused 3 "run.name" "control character" -- $tiny $'run.name="a\\nb"'
   refused 3 "run.folder" "control character" -- $tiny $'run.folder="a\\e[2Jb"'
 }
+not_utf8() {
+  refused 3 "command line: log.openmetrics: '" "is not UTF-8 (byte 3)" -- $tiny $'log.openmetrics=caf\xe9.prom'
+  refused 3 "command line: run.folder: '" "is not UTF-8 (byte 6)" -- $tiny $'run.folder=w/a/ca\xff'
+}
 run_folder_is_a_file() {
   : >occupied
   launch 3 train $tiny run.folder=occupied
