@@ -12,6 +12,7 @@
 
 #include "core/error.hpp"
 #include "core/file.hpp"
+#include "core/text.hpp"
 #include "data/loss_mask.hpp"
 #include "data/megatron.hpp"
 
@@ -35,6 +36,13 @@ void join_files(std::vector<std::string>& files, Format format) {
 bool is_folder(const std::string& path) {
   std::error_code ignored;
   return std::filesystem::is_directory(path, ignored);
+}
+
+/// Returns true if the name is a file's, or that of a Megatron pair without its extension.
+bool is_there(const std::string& name) {
+  std::error_code ignored;
+  return std::filesystem::exists(name, ignored) ||
+         std::filesystem::exists(megatron_stem(name) + ".idx", ignored);
 }
 
 std::vector<std::string> files_of_folder(const std::string& folder, Format format) {
@@ -68,9 +76,9 @@ std::vector<std::string> files_of_list(const std::string& list, Format format) {
     if (line.empty() || line.starts_with('#')) return;
     const std::string word(line);
     try {
-      for (std::string& file :
-           is_folder(word) ? files_of_folder(word, format) : files_of_pattern(word, format))
-        files.push_back(std::move(file));
+      auto found = is_folder(word) ? files_of_folder(word, format) : files_of_pattern(word, format);
+      validate(found != std::vector{word} || is_there(word), "'{}' does not exist", excerpt(word));
+      for (std::string& file : found) files.push_back(std::move(file));
     } catch (const Error& error) {
       fail(error.code(), "'{}', line {}: {}", list, number, error.what());
     }

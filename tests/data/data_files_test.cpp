@@ -70,6 +70,8 @@ TEST_F(DataFiles, OfAListAreThoseOfItsLines) {
   EXPECT_NE(note_.find("is a list of 3 files, "), std::string::npos);
   folder_.write("list", "\n" + folder_.path("none*") + "\n");
   EXPECT_ERROR(find("@$/list"), "/list', line 2: no file matches '");
+  folder_.write("list", "# a text, not a list\nIn the beginning\n");
+  EXPECT_ERROR(find("@$/list"), "/list', line 2: 'In the beginning' does not exist");
   folder_.write("list", "\n\n");
   EXPECT_ERROR(find("@$/list"), "/list' names no file");
   EXPECT_ERROR(find("@$/none"), "/none' cannot be opened: No such file");
