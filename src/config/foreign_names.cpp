@@ -9,8 +9,8 @@
 namespace llamesh::config {
 namespace {
 
-/// A name in transformers, torchtitan, Megatron-LM, DeepSpeed or nanoGPT, and its equivalent here:
-/// quoted names that the user may have meant, or advice.
+/// A name in transformers, PEFT, torchtitan, Megatron-LM, DeepSpeed or nanoGPT, and its equivalent
+/// here: quoted names that the user may have meant, or advice.
 struct ForeignName {
   std::string_view theirs;
   std::string_view ours;
@@ -53,6 +53,7 @@ constexpr std::array keys{
     ForeignName{"local_batch_size", "'train.micro_batch'"},
     ForeignName{"log_interval", "'log.every_steps'"},
     ForeignName{"logging_steps", "'log.every_steps'"},
+    ForeignName{"lora_alpha", "'model.lora.alpha'"},
     ForeignName{"lr_scheduler_type", "'schedule.name'"},
     ForeignName{"max_grad_norm", "'optimizer.clip_norm'"},
     ForeignName{"max_iters", "'train.steps'"},
@@ -79,6 +80,7 @@ constexpr std::array keys{
     ForeignName{"output_dir", "'run.folder'"},
     ForeignName{"per_device_train_batch_size", "'train.micro_batch'"},
     ForeignName{"precision", "'precision.parameters'"},
+    ForeignName{"r", "'model.lora.rank'"},
     ForeignName{"resume_from_checkpoint", "'checkpoint.resume'"},
     ForeignName{"save_interval", "'checkpoint.every_steps'"},
     ForeignName{"save_steps", "'checkpoint.every_steps'"},
@@ -86,6 +88,7 @@ constexpr std::array keys{
     ForeignName{"save_total_limit", "'checkpoint.keep'"},
     ForeignName{"seq_len", "'data.sequence_length'"},
     ForeignName{"seq_length", "'data.sequence_length'"},
+    ForeignName{"target_modules", "'model.lora.targets'"},
     ForeignName{"tensor_model_parallel_size", "'mesh.axes.tensor'"},
     ForeignName{"tensor_parallel_size", "'mesh.axes.tensor'"},
     ForeignName{"torch_dtype", "'precision.parameters'"},

@@ -58,6 +58,9 @@ TEST(InputErrors, NamesOfOtherProgramsHaveTheirHint) {
   EXPECT_EQ(
       hint("gradient_accumulation_steps=4"),
       "; set 'train.global_batch' to ranks x 'train.micro_batch' x accumulated micro-batches");
+  EXPECT_EQ(hint("model.lora.r=8"), "; did you mean 'model.lora.rank'?");
+  EXPECT_EQ(hint("model.lora.lora_alpha=16"), "; did you mean 'model.lora.alpha'?");
+  EXPECT_EQ(hint("model.lora.target_modules=[q_proj]"), "; did you mean 'model.lora.targets'?");
   EXPECT_EQ(hint("mesh.axes.fsdp=2"), "; did you mean 'mesh.axes.shard'?");
   EXPECT_EQ(hint("sharding.strategy=fsdp"), "; did you mean 'full_shard'?");
   EXPECT_EQ(hint("precision.parameters=bfloat16"), "; did you mean 'bf16'?");
