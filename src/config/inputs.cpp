@@ -106,35 +106,6 @@ void validate_values(const Node& node, const std::string& path) {
     validate_values(value, path.empty() ? key : fmt::format("{}.{}", path, key));
 }
 
-/// Checks keys against each other, and fills in implied values.
-void complete(Inputs& in, const KeySource& source) {
-  const std::string& run = in.run.name;
-  validate(!run.empty() && run.find('/') == std::string::npos && run[0] != '.',
-           "{}: '{}' is not a valid folder name; use a word without / that does not "
-           "begin with "
-           "a dot",
-           source.with("run.name"), run);
-  if (in.run.folder.empty()) in.run.folder = "runs/" + run;
-  validate_printable(source, "run.name", run);
-  validate_printable(source, "run.folder", in.run.folder);
-  in.model = in.model.resolved();
-  validate(in.memory.full_checkpointing_layers <= in.model.num_hidden_layers,
-           "{}: memory.full_checkpointing_layers is {}, but the model has {} layers; set it to at "
-           "most that",
-           source.of({"memory.full_checkpointing_layers"}), in.memory.full_checkpointing_layers,
-           in.model.num_hidden_layers);
-  validate(!in.pretrained.load_weights || !in.pretrained.hf.empty(),
-           "{}: model.load_weights is true, but model.hf is not set",
-           source.of({"model.load_weights"}));
-  complete_data(in, source);
-  complete_evaluation(in, source);
-  validate(
-      in.train.epochs == 0 || in.train.steps == 0,
-      "{}: train.steps is {} and train.epochs {}; give one of them (train.steps: auto leaves it "
-      "to train.epochs)",
-      source.of({"train.steps", "train.epochs"}), in.train.steps, in.train.epochs);
-}
-
 std::string note_on_default(const model::ModelConfig& m, const std::string& name) {
   return fmt::format(
       "{} names no model, so the default is trained: {} layers, hidden_size {}, vocab_size {}, "
@@ -169,6 +140,34 @@ void compare(const Node& before, const Node& now, const std::string& path,
 }
 
 }  // namespace
+
+void complete(Inputs& in, const KeySource& source) {
+  const std::string& run = in.run.name;
+  validate(!run.empty() && run.find('/') == std::string::npos && run[0] != '.',
+           "{}: '{}' is not a valid folder name; use a word without / that does not "
+           "begin with "
+           "a dot",
+           source.with("run.name"), run);
+  if (in.run.folder.empty()) in.run.folder = "runs/" + run;
+  validate_printable(source, "run.name", run);
+  validate_printable(source, "run.folder", in.run.folder);
+  in.model = in.model.resolved();
+  validate(in.memory.full_checkpointing_layers <= in.model.num_hidden_layers,
+           "{}: memory.full_checkpointing_layers is {}, but the model has {} layers; set it to at "
+           "most that",
+           source.of({"memory.full_checkpointing_layers"}), in.memory.full_checkpointing_layers,
+           in.model.num_hidden_layers);
+  validate(!in.pretrained.load_weights || !in.pretrained.hf.empty(),
+           "{}: model.load_weights is true, but model.hf is not set",
+           source.of({"model.load_weights"}));
+  complete_data(in, source);
+  complete_evaluation(in, source);
+  validate(
+      in.train.epochs == 0 || in.train.steps == 0,
+      "{}: train.steps is {} and train.epochs {}; give one of them (train.steps: auto leaves it "
+      "to train.epochs)",
+      source.of({"train.steps", "train.epochs"}), in.train.steps, in.train.epochs);
+}
 
 Inputs parse_inputs(const std::string& text, const std::string& name,
                     const std::vector<std::string>& overrides) {

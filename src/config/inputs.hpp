@@ -7,6 +7,8 @@
 
 namespace llamesh::config {
 
+class KeySource;
+
 /// All options in an input file: each layer's, under the names of the file's groups.
 using train::Inputs;
 
@@ -23,6 +25,10 @@ Inputs load_inputs(const std::string& path, const std::vector<std::string>& over
 Inputs parse_inputs(const std::string& text, const std::string& name,
                     const std::vector<std::string>& overrides = {});
 
+/// Checks keys against each other, and fills in implied values, as parse_inputs() does. Throws a
+/// user error that begins with the source of the keys.
+void complete(Inputs& inputs, const KeySource& source);
+
 /// Completes `data` from the disk. Called on one rank, since another node's disk may have other
 /// files; the result is sent to all.
 /// - Folders, lists and patterns in `data.train`, `data.validation` and `evaluate.files` become
@@ -30,6 +36,7 @@ Inputs parse_inputs(const std::string& text, const std::string& name,
 /// - `data.format: auto` becomes these files' format (data::format_of).
 /// - `data.tokenizer: auto` becomes the folder `model.hf` if it has a tokenizer, else `byte`.
 ///
+/// Then checks the keys against each other again: some checks need the format.
 /// Adds anything that a user should know about this to `notes`. Throws a user error that begins
 /// with `name`, or "command line" if `overrides` set the key, and the key.
 void resolve_data(Inputs& inputs, const std::string& name,

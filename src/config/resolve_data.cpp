@@ -167,7 +167,7 @@ void resolve_data(Inputs& in, const std::string& name, const std::vector<std::st
   }
   naming_key(where.with("data.tokenizer"), [&] { resolve_tokenizer(in); });
   naming_key(where.with("data.chat_template"), [&] { note_chat_template(in); });
-  parse_inputs(to_yaml(in), name);  // some checks need the format
+  complete(in, where);  // some checks need the format
 }
 
 }  // namespace llamesh::config

@@ -73,6 +73,10 @@ TEST_F(ResolveData, BlamesTheCommandLineForItsValues) {
   EXPECT_EQ(error(file, {"data.train=none"}).find("command line: data.train: 'none'"), 0U);
   EXPECT_EQ(error(file, {"data.tokenizer=none"}).find("command line: data.tokenizer: 'none'"), 0U);
   EXPECT_EQ(error(file, {"run.name=a/b"}).find("command line: run.name: 'a/b'"), 0U);
+  EXPECT_EQ(error(file, {"data.train=" + folder_.path("ids.bin"), "data.token_dtype=uint16",
+                         "data.packing=best_fit"})
+                .find("command line: data.packing needs to know where documents end"),
+            0U);
   EXPECT_EQ(error(file, {"evaluate.every_steps=2"}).find("command line: evaluate.every_steps"), 0U);
   EXPECT_EQ(error("data: {train: $/none}", {"data.tokenizer=byte"}).find("run.yaml: data.train"),
             0U);
