@@ -35,10 +35,11 @@ class RateReader {
     if (value < 0 && missing_.empty()) missing_ = section_ + '.' + name;
   }
   void bytes(const std::string& name, double& value) {
-    std::int64_t size = 0;
+    std::int64_t size = -1;
     reader_.bytes(name, size);
+    validate(size != 0, "{}: {}.{} is 0; it must be positive", name_, section_, name);
     value = static_cast<double>(size);
-    if (size == 0 && missing_.empty()) missing_ = section_ + '.' + name;
+    if (size < 0 && missing_.empty()) missing_ = section_ + '.' + name;
   }
   void share(const std::string& name, double& value) { rate(name, value, from_to(1e-6, 1)); }
   void seconds(const std::string& name, double& value) { rate(name, value, from_to(0, 3600)); }
@@ -106,9 +107,13 @@ device::Hardware parse_hardware(const std::string& text, const std::string& name
   hardware.name = name;
   RateReader in(root, name);
   in.reader().key("name", hardware.name);
+  validate(printable(hardware.name) == hardware.name,
+           "{}: name: '{}' contains a newline or another control character; remove it",
+           printable(name), printable(hardware.name));
   std::string kind = "cuda";
   in.reader().key("kind", kind);
-  validate(kind == "cuda" || kind == "cpu", "{}: kind is {}; give cuda or cpu", name, kind);
+  validate(kind == "cuda" || kind == "cpu", "{}: kind is {}; give cuda or cpu", name,
+           excerpt(kind));
   hardware.kind = kind == "cpu" ? device::Kind::cpu : device::Kind::cuda;
   in.reader().key("cores", hardware.threads, from_to(1, 1 << 16));
   in.reader().key("attained", hardware.attained, from_to(1e-6, 1));

@@ -56,6 +56,11 @@ TEST(Hardware, MissingAndZeroRatesAreErrorsWithTheirNames) {
   EXPECT_NE(error(replaced(good, "bytes: 85.0e9", "bytes: many")).find("memory.bytes"),
             std::string::npos);
   EXPECT_NE(error("").find("memory.bytes is missing"), std::string::npos);
+  EXPECT_NE(error(replaced(good, "bytes: 85.0e9", "bytes: 0"))
+                .find("memory.bytes is 0; it must be positive"),
+            std::string::npos);
+  EXPECT_NE(error("name: \"two\\nlines\"\n").find("name: 'two\\x0alines' contains a newline"),
+            std::string::npos);
   EXPECT_NE(error(replaced(good, "gemm: 0.80", "gemm: 1.2")).find("attainable.gemm"),
             std::string::npos);
   for (const char* rate : {"1e-300", "1e308", "nan", "inf"})
