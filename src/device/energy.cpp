@@ -4,24 +4,36 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
+#include <iterator>
 #include <regex>
 #include <system_error>
 #include <utility>
 
+#include "core/clock.hpp"
+#include "core/error.hpp"
+#include "core/file.hpp"
 #include "device/device.hpp"
 
 namespace llamesh::device {
 namespace {
 
 namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+/// Bound on a package's power, ten times that of any processor. A counter that was reset or jumps
+/// looks as if it had wrapped, and would add up to 262 kJ.
+constexpr double max_package_watts = 10'000;
 
 /// Returns the first line of a file in sysfs; empty if it cannot be read.
 std::string line_of(const fs::path& path) {
-  std::ifstream in(path);
-  std::string line;
-  std::getline(in, line);
-  return line;
+  std::string text(256, '\0');
+  try {
+    const auto file = Descriptor::to_read(path);
+    text.resize(static_cast<std::size_t>(file.read_some(0, text.data(), std::ssize(text))));
+  } catch (const Error&) {
+    return "";
+  }
+  return text.substr(0, text.find('\n'));
 }
 
 /// Returns the number at the start of a line: "123456" or "123456 J 1467390612345678 us".
@@ -46,8 +58,10 @@ std::vector<EnergyCounter> rapl_counters(const fs::path& sysfs) {
     if (!std::regex_match(zone.path().filename().string(), top_level)) continue;
     if (!line_of(zone.path() / "name").starts_with("package-")) continue;
     const auto range = number_of(line_of(zone.path() / "max_energy_range_uj"));
-    counters.push_back(
-        {.path = zone.path() / "energy_uj", .joules_per_unit = 1e-6, .range = range.value_or(0)});
+    counters.push_back({.path = zone.path() / "energy_uj",
+                        .joules_per_unit = 1e-6,
+                        .range = range.value_or(0),
+                        .max_watts = max_package_watts});
   }
   return counters;
 }
@@ -55,16 +69,24 @@ std::vector<EnergyCounter> rapl_counters(const fs::path& sysfs) {
 /// Takes a counter's new reading; returns the joules since the last one.
 std::optional<double> take(EnergyCounter& counter, std::optional<double> now) {
   if (!now) return {};
-  double units = *now - counter.before;
-  counter.before = *now;
+  double units = *now - std::exchange(counter.before, *now);
+  const double seconds = seconds_since(std::exchange(counter.read, Clock::now()));
   if (units < 0) units += counter.range;
-  if (units < 0) return {};  // reset
-  return units * counter.joules_per_unit;
+  const double joules = units * counter.joules_per_unit;
+  if (joules < 0 || joules > counter.max_watts * seconds) return {};  // reset
+  return joules;
 }
 
-/// Reads a counter's file; returns the joules since the last reading.
-std::optional<double> advance(EnergyCounter& counter) {
-  return take(counter, number_of(line_of(counter.path)));
+std::optional<double> reading_of(const EnergyCounter& counter) {
+  return number_of(line_of(counter.path));
+}
+
+/// Takes the first reading; returns false if there is none.
+bool start(EnergyCounter& counter) {
+  const auto first = reading_of(counter);
+  counter.before = first.value_or(0);
+  counter.read = Clock::now();
+  return first.has_value();
 }
 
 }  // namespace
@@ -82,8 +104,7 @@ EnergyMeter::EnergyMeter(bool answers_for_node, const fs::path& sysfs, GpuReadin
   if (reads_node_ && whole_node_) counters_.push_back({.path = cray_counter(sysfs)});
   if (reads_node_ && !whole_node_) counters_ = rapl_counters(sysfs);
   // All packages or none: some of them would be taken for the node.
-  if (!std::ranges::all_of(counters_, [](auto& one) { return advance(one).has_value(); }))
-    counters_.clear();
+  if (!std::ranges::all_of(counters_, start)) counters_.clear();
   if (const auto first = read_gpu_ ? read_gpu_() : std::nullopt)
     gpu_ = {.joules_per_unit = 1e-3, .before = static_cast<double>(*first)};
 }
@@ -98,7 +119,7 @@ std::optional<double> EnergyMeter::joules() {
   };
   // All of them, so that the next reading begins here.
   if (gpu_) add(take(*gpu_, read_gpu_()));
-  for (auto& counter : counters_) add(advance(counter));
+  for (auto& counter : counters_) add(take(counter, reading_of(counter)));
   if (!known) return {};
   return sum;
 }

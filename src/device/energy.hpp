@@ -1,8 +1,10 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,8 +15,11 @@ namespace llamesh::device {
 struct EnergyCounter {
   std::filesystem::path path = {};  ///< its file; empty: it has none
   double joules_per_unit = 1;
-  double range = 0;   ///< units after which it starts again at 0; 0: it does not
-  double before = 0;  ///< units at the last reading
+  double range = 0;  ///< units after which it starts again at 0; 0: it does not
+  /// Watts above which its readings are not energy.
+  double max_watts = std::numeric_limits<double>::infinity();
+  double before = 0;                                ///< units at the last reading
+  std::chrono::steady_clock::time_point read = {};  ///< time of the last reading
 };
 
 /// Energy that this process's share of the machine has used: on the process that answers for its
@@ -40,9 +45,9 @@ class EnergyMeter {
                        GpuReading gpu = reading_of_gpu());
 
   /// Returns the joules since the last reading, or the first one. Returns nothing if a counter that
-  /// this process should read does not exist, cannot be read, or was reset since. A reset costs one
-  /// step; after an unreadable counter the next step has the joules of both. 0 if other processes
-  /// read all counters.
+  /// this process should read does not exist, cannot be read, was reset since, or grew faster than
+  /// any package draws power. A reset or a jump costs one step; after an unreadable counter the
+  /// next step has the joules of both. 0 if other processes read all counters.
   std::optional<double> joules();
 
   /// Names what this process reads: "RAPL (2 packages)", "NVML (each GPU)"; empty: nothing.

@@ -1,9 +1,12 @@
 #include "device/energy.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include <chrono>
 #include <fstream>
 #include <string>
+#include <thread>
 
 #include "temporary_folder.hpp"
 
@@ -27,7 +30,9 @@ class FakeSysfs : public testing::Test {
     write("class/powercap/" + folder + "/energy_uj", energy);
   }
   /// Two sockets as on a server: their parts, DRAM, the platform and the MMIO view of socket 0.
+  /// Takes as long as 20 J at the largest power that is believed.
   void two_packages(const std::string& first, const std::string& second) const {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
     zone("intel-rapl:0", "package-0", first);
     zone("intel-rapl:0:0", "core", "111");
     zone("intel-rapl:0:1", "dram", "222");
@@ -61,6 +66,25 @@ TEST_F(Energy, GoesOnWhereACounterWraps) {
   EXPECT_NEAR(meter.joules().value_or(-1), 1.0, 1e-9);
   two_packages("1671150", "0");
   EXPECT_NEAR(meter.joules().value_or(-1), 1.0, 1e-9);
+}
+
+TEST_F(Energy, IsUnknownWhereACounterJumps) {
+  two_packages("200000000000", "0");
+  EnergyMeter meter(true, root());
+  for (const char* jump : {"1000000000", "150000000000", "3000000000"}) {
+    two_packages(jump, "0");
+    EXPECT_EQ(meter.joules(), std::nullopt) << jump;
+  }
+  two_packages("3001000000", "0");
+  EXPECT_NEAR(meter.joules().value_or(-1), 1.0, 1e-9);
+}
+
+TEST_F(Energy, DoesNotWaitForAFifo) {
+  two_packages("1000000", "5000000");
+  const auto counter = root() / "class/powercap/intel-rapl:1/energy_uj";
+  fs::remove(counter);
+  ASSERT_EQ(mkfifo(counter.c_str(), 0600), 0);
+  EXPECT_EQ(EnergyMeter(true, root()).describe(), "");
 }
 
 TEST_F(Energy, IsTheWholeNodesOnCray) {
