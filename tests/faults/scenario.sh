@@ -192,9 +192,7 @@ unknown_option() { refused 3 --fast -- $tiny --fast; }
 
 run_folder_in_the_way() {
   : >occupied
-  launch 3 train $tiny run.folder=occupied/run
-  expect_end 74
-  expect_line "occupied"
+  refused 3 "run.folder: 'occupied' is not a folder" -- $tiny run.folder=occupied/run
 }
 # A file larger than the user may write is a failed write, and not the end by a signal. The limit is of the rank alone,
 # since MPI makes files, too.
@@ -215,9 +213,13 @@ not_utf8() {
 }
 run_folder_is_a_file() {
   : >occupied
-  launch 3 train $tiny run.folder=occupied
-  expect_end 74
-  expect_line "occupied"
+  refused 3 "run.folder: 'occupied' is not a folder" -- $tiny run.folder=occupied
+}
+openmetrics_in_no_folder() {
+  refused 3 "log.openmetrics: 'nowhere/x.prom' cannot be written: No such file" -- $tiny log.openmetrics=nowhere/x.prom
+  refused 3 "log.openmetrics: 'nowhere/x.prom' cannot be written: No such file" -- --check $tiny log.openmetrics=nowhere/x.prom
+  mkdir d.prom
+  refused 3 "log.openmetrics: 'd.prom' is a folder" -- $tiny log.openmetrics=d.prom
 }
 divergence() {
   launch 4 train $tiny optimizer.lr=1e6 schedule.warmup_steps=0

@@ -144,6 +144,32 @@ TEST_F(SetupTest, RefusesAVocabularyTooSmallForBytes) {
   expect_error("model.vocab_size is 255; set it to 256");
 }
 
+TEST_F(SetupTest, RefusesARunFolderThatIsAFile) {
+  const auto text = inputs_.data.train.front();
+  for (const auto& folder : {text, text + "/below/it", std::string("/dev/null")}) {
+    inputs_.run.folder = folder;
+    const auto error = test::error_of([&] { make_setup(test::world(), inputs_); });
+    const auto file = folder == "/dev/null" ? folder : text;
+    if (test::world().rank() > 0) continue;
+    EXPECT_EQ(error.find(fmt::format("run.folder: '{}' is not a folder", file)), 0U) << error;
+  }
+}
+
+TEST_F(SetupTest, RefusesAFileForNodeExporterThatCannotBeWritten) {
+  inputs_.log.openmetrics = "/nowhere/x.prom";
+  expect_error("log.openmetrics: '/nowhere/x.prom' cannot be written: No such file or directory");
+  inputs_.log.openmetrics = inputs_.data.train.front() + "/x.prom";
+  expect_error("cannot be written: Not a directory");
+  const auto folder = std::filesystem::path(inputs_.data.train.front()).parent_path() / "d.prom";
+  std::filesystem::create_directory(folder);
+  inputs_.log.openmetrics = folder.string();
+  expect_error("log.openmetrics: '" + folder.string() + "' is a folder");
+  for (const auto& file : {inputs_.run.folder + "/x.prom", (folder / "x.prom").string()}) {
+    inputs_.log.openmetrics = file;
+    make_setup(test::world(), inputs_);
+  }
+}
+
 TEST_F(SetupTest, RefusesAMissingFile) {
   inputs_.data.train = {"/nowhere/text.txt"};
   expect_error("'/nowhere/text.txt' cannot be opened");

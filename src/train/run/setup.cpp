@@ -1,7 +1,12 @@
 #include "train/run/setup.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
+#include <filesystem>
 #include <iterator>
 #include <limits>
 #include <utility>
@@ -22,6 +27,8 @@
 
 namespace llamesh::train {
 namespace {
+
+namespace fs = std::filesystem;
 
 /// Limit from kernels, which number a micro-batch's tokens with int32.
 constexpr std::int64_t max_tokens_at_once = std::numeric_limits<std::int32_t>::max();
@@ -90,6 +97,31 @@ void open_data(const comm::Communicator& world, Setup& setup) {
           open_validation(in.data, sets[i], in.model.vocab_size,
                           tokens.empty() ? std::nullopt : std::optional(tokens[sources + i])));
   });
+}
+
+/// Checks that the run folder is a folder, or that one can be made there.
+void check_run_folder(const fs::path& folder) {
+  std::error_code ignored;
+  auto at = folder;
+  while (!at.empty() && !fs::exists(fs::status(at, ignored))) at = at.parent_path();
+  validate(at.empty() || fs::is_directory(at, ignored),
+           "run.folder: '{}' is not a folder; name another run.folder", at.string());
+}
+
+/// Checks that the file for node_exporter can be replaced. The start makes the run folder, so it
+/// need not exist.
+void check_openmetrics(const fs::path& file, const fs::path& run_folder) {
+  if (file.empty()) return;
+  std::error_code ignored;
+  validate(!fs::is_directory(fs::symlink_status(file, ignored)),
+           "log.openmetrics: '{}' is a folder; name a file", file.string());
+  const auto normal = [](const fs::path& path) { return fs::absolute(path).lexically_normal(); };
+  if (normal(file) == normal(run_folder / file.filename())) return;
+  const auto folder = file.parent_path() / ".";
+  validate(::access(folder.c_str(), W_OK | X_OK) == 0,
+           "log.openmetrics: '{}' cannot be written: {}; name a file in a folder in which you may "
+           "write",
+           file.string(), std::strerror(errno));
 }
 
 /// Checks the source of the initial weights. A run that resumes from its own checkpoint does not
@@ -206,7 +238,11 @@ Setup make_setup(const comm::Communicator& world, const Inputs& inputs) {
     setup = plan_setup(inputs, std::move(setup.topology));
     auto& in = setup.inputs;
     if (in.sharding.spec) sharding::check_implemented(*setup.layout, in.tensor.residual);
-    if (world.rank() == 0) check_start(in, *setup.table);
+    if (world.rank() == 0) {
+      check_run_folder(in.run.folder);
+      check_openmetrics(in.log.openmetrics, in.run.folder);
+      check_start(in, *setup.table);
+    }
     validate(in.train.gemm_sm_count_target == 0 || in.train.gemm_table.empty(),
              "train.gemm_table was timed on all SMs of a GPU, train.gemm_sm_count_target {} leaves "
              "some out; use one of them",
