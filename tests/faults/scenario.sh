@@ -341,6 +341,10 @@ halt_file_stays() {
   launch 3 train $tiny
   expect_end 78
   expect_line "runs/tiny/halt" "remove it"
+  ln -sf nowhere runs/tiny/halt
+  launch 3 train $tiny
+  expect_end 78
+  expect_line "runs/tiny/halt" "remove it"
 }
 
 # A run that has nothing left to do says so and how to go on; one that goes on says which inputs have changed.

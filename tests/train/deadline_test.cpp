@@ -55,6 +55,13 @@ TEST_F(DeadlineTest, SeesTheHaltFileOnTheRankThatWatches) {
   EXPECT_EQ(Deadline(folder_, false).asked(1, 1), Stop::no);
 }
 
+TEST_F(DeadlineTest, SeesAHaltFileThatIsALinkToNothing) {
+  EXPECT_FALSE(Deadline::halt_file_is_there(folder_));
+  std::filesystem::create_symlink("nowhere", Deadline::halt_file(folder_));
+  EXPECT_TRUE(Deadline::halt_file_is_there(folder_));
+  EXPECT_EQ(Deadline(folder_, true).asked(1, 1), Stop::halt_file);
+}
+
 TEST_F(DeadlineTest, StopsWhenTheLeadIsReached) {
   setenv("SLURM_JOB_END_TIME", std::to_string(std::time(nullptr) + 200).c_str(), 1);
   Deadline deadline(folder_, true);

@@ -146,7 +146,7 @@ class Supervisor {
     return false;
   }
 
-  bool halts() const { return std::filesystem::exists(train::Deadline::halt_file(folder_)); }
+  bool halts() const { return train::Deadline::halt_file_is_there(folder_); }
 
   void blame(const std::string& node, const std::string& reason) {
     bad_nodes_.blame(node, reason);
@@ -413,7 +413,7 @@ class Supervisor {
 int supervise(const SuperviseArguments& arguments) {
   std::signal(SIGCHLD, SIG_DFL);  // if the parent has left it ignored, exit codes are lost
   const std::filesystem::path folder = arguments.run;
-  validate(!std::filesystem::exists(train::Deadline::halt_file(folder)),
+  validate(!train::Deadline::halt_file_is_there(folder),
            "halt file {} present: the run does not start; remove it to continue",
            train::Deadline::halt_file(folder).string());
   make_folder(folder);

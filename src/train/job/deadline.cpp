@@ -67,6 +67,11 @@ std::filesystem::path Deadline::halt_file(const std::filesystem::path& run_folde
   return run_folder / "halt";
 }
 
+bool Deadline::halt_file_is_there(const std::filesystem::path& run_folder) {
+  std::error_code ignored;  // a folder that cannot be read has no halt file
+  return std::filesystem::exists(std::filesystem::symlink_status(halt_file(run_folder), ignored));
+}
+
 Deadline::Deadline(std::filesystem::path run_folder, bool watches)
     : run_folder_(std::move(run_folder)), watches_(watches) {
   if (watches_) walltime_.emplace();
@@ -80,7 +85,7 @@ Stop Deadline::asked(double save_seconds, double step_seconds) {
   if (const auto signalled = asked_by_signal(); signalled != Stop::no) return signalled;
   const auto left = seconds_left();
   if (left && *left < lead_time(save_seconds, step_seconds)) return Stop::walltime;
-  return halt_file_is_there() ? Stop::halt_file : Stop::no;
+  return sees_halt_file() ? Stop::halt_file : Stop::no;
 }
 
 std::optional<double> Deadline::seconds_left(std::chrono::milliseconds timeout) {
@@ -90,12 +95,11 @@ std::optional<double> Deadline::seconds_left(std::chrono::milliseconds timeout) 
   return left->count();
 }
 
-bool Deadline::halt_file_is_there() {
+bool Deadline::sees_halt_file() {
   const auto now = Walltime::Clock::now();
   if (!watches_ || now - looked_ < between_looks) return false;
   looked_ = now;
-  std::error_code ignored;  // a folder that cannot be read has no halt file
-  return std::filesystem::exists(halt_file(run_folder_), ignored);
+  return halt_file_is_there(run_folder_);
 }
 
 }  // namespace llamesh::train

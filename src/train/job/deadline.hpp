@@ -47,9 +47,11 @@ class Deadline {
   static bool termination_asked();
 
   static std::filesystem::path halt_file(const std::filesystem::path& run_folder);
+  /// Returns true if the run folder has a halt file, also one that is a link to nothing.
+  static bool halt_file_is_there(const std::filesystem::path& run_folder);
 
  private:
-  bool halt_file_is_there();
+  bool sees_halt_file();
 
   std::filesystem::path run_folder_;
   bool watches_;

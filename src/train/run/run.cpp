@@ -300,9 +300,9 @@ RunEnd run(const comm::Communicator& world, const Setup& setup, const std::strin
   std::unique_ptr<BorrowedFolder> made;  // removed again where it is empty in the end
   comm::agree(world, [&] {
     comm::check_shared_memory();
-    const auto halt = Deadline::halt_file(folder);
-    validate(world.rank() != 0 || !std::filesystem::exists(halt),
-             "halt file {} present: the run does not start; remove it to continue", halt.string());
+    validate(world.rank() != 0 || !Deadline::halt_file_is_there(folder),
+             "halt file {} present: the run does not start; remove it to continue",
+             Deadline::halt_file(folder).string());
     if (world.rank() == 0) made = std::make_unique<BorrowedFolder>(folder);
   });
   check_shared_folder(
