@@ -29,6 +29,7 @@ export OMP_NUM_THREADS=$threads
 export LLAMESH_LAUNCH_TIME=$(date +%s.%N)  # lets the log say how long the start took
 
 # llamesh is told when the job's time is over: it saves and stops before.
+unset LLAMESH_JOB_END_TIME  # of the shell that submitted this
 left=$(flux job timeleft 2>/dev/null)
 left=${left%%.*}
 if [[ $left =~ ^[0-9]+$ ]]; then

@@ -450,15 +450,23 @@ told_to_end_in_mpi_init() {
 # A walltime that is too short for anything is not spent again and again.
 short_walltime() {
   export SLURM_JOB_ID=1 SLURM_JOB_END_TIME
-  SLURM_JOB_END_TIME=$(($(date +%s) + 50))
   for _ in 1 2; do
+    SLURM_JOB_END_TIME=$(($(date +%s) + 50))
     launch 2 train $tiny
     expect_end 75
     expect_state stopped 75 "the end of the walltime"
   done
+  SLURM_JOB_END_TIME=$(($(date +%s) + 50))
   launch 2 train $tiny
   expect_end 93
   expect_line "2 starts in a row gained one step at most" "from step 0 to 0" "the end of the walltime"
+}
+# The end of another job's walltime, in a variable that nobody renewed, is not this job's.
+stale_end_time() {
+  LLAMESH_JOB_END_TIME=1000 refused 2 "LLAMESH_JOB_END_TIME is 1000, a time before this start; unset or renew it" -- $tiny
+  SLURM_JOB_END_TIME=1000 launch 2 train $tiny
+  [[ $code == 0 ]] || bad "the run failed"
+  [[ $(grep -c "SLURM_JOB_END_TIME is '1000', a time before this start: it is ignored" err) == 1 ]] || bad "not one warning"
 }
 # What the start before has measured says so beforehand.
 walltime_for_one_step() {

@@ -144,6 +144,14 @@ TEST_F(SetupTest, RefusesAVocabularyTooSmallForBytes) {
   expect_error("model.vocab_size is 255; set it to 256");
 }
 
+TEST_F(SetupTest, RefusesTheEndTimeOfAnEarlierJob) {
+  setenv("LLAMESH_JOB_END_TIME", "1000", 1);
+  expect_error("LLAMESH_JOB_END_TIME is 1000, a time before this start; unset or renew it");
+  setenv("LLAMESH_JOB_END_TIME", "tomorrow", 1);  // ignored with a warning
+  make_setup(test::world(), inputs_);
+  unsetenv("LLAMESH_JOB_END_TIME");
+}
+
 TEST_F(SetupTest, RefusesARunFolderThatIsAFile) {
   const auto text = inputs_.data.train.front();
   for (const auto& folder : {text, text + "/below/it", std::string("/dev/null")}) {

@@ -21,7 +21,8 @@ TEST(ParseTimeLeft, ReadsWhatSqueuePrints) {
 
 TEST(ParseTimeLeft, KnowsNothingOfOtherTexts) {
   for (const char* text : {"", "UNLIMITED\n", "NOT_SET", "INVALID", "7", "1:2:3:4", "1-", "-1:00",
-                           "1:xx", "slurm_load_jobs error"})
+                           "1:xx", "slurm_load_jobs error", "99999999999999999-00:00:00",
+                           "104167-00:00:00", "99999999999999999:00:00", "9000000000:00"})
     EXPECT_EQ(parse_time_left(text), std::nullopt) << text;
 }
 
@@ -77,6 +78,15 @@ TEST(Walltime, IgnoresAnEndTimeThatItCannotRead) {
     EXPECT_TRUE(left) << text;
   }
   unsetenv("LLAMESH_JOB_END_TIME");
+}
+
+TEST(Walltime, IgnoresAnEndTimeOfAnEarlierJob) {
+  for (const char* variable : {"LLAMESH_JOB_END_TIME", "SLURM_JOB_END_TIME"})
+    for (const char* text : {"0", "1000", "1764125000.5"}) {
+      setenv(variable, text, 1);
+      EXPECT_EQ(Walltime().left(), std::nullopt) << variable << ' ' << text;
+      unsetenv(variable);
+    }
 }
 
 TEST(Walltime, TakesAJobScriptsEndTime) {

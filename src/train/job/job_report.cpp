@@ -153,7 +153,7 @@ void JobReport::warn_of_short_walltime() {
     spdlog::warn(
         "{:.0f} s of walltime are left, but two steps and a save need {:.0f} s by the previous "
         "start's measurements: this start will gain one step at most; give the job more time",
-        *left, state_.seconds_needed);
+        std::max(*left, 0.0), state_.seconds_needed);
 }
 
 void JobReport::on_started(const Startup& startup, std::int64_t step) {

@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <vector>
 
+#include "core/clock.hpp"
+#include "core/error.hpp"
 #include "core/log.hpp"
 #include "core/process.hpp"
 #include "core/text.hpp"
@@ -11,10 +13,21 @@
 namespace llamesh::train {
 namespace {
 
+constexpr std::int64_t max_seconds = 9'000'000'000;  // std::chrono counts nanoseconds in 63 bits
+
+/// Seconds since 1970 at which this program was loaded.
+const double program_start = unix_time();
+
+/// Returns true if a job that ended at this time is not the one that started this program.
+bool is_stale(std::chrono::duration<double> end) {
+  return end.count() < program_start;
+}
+
 std::optional<std::int64_t> number(std::string_view text) {
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size() || value < 0) return {};
+  if (error != std::errc{} || end != text.data() + text.size()) return {};
+  if (value < 0 || value > max_seconds) return {};
   return value;
 }
 
@@ -27,26 +40,26 @@ Walltime::Ask squeue() {
   };
 }
 
-/// Returns the end time that an environment variable gives, if it can be read.
+/// Returns the end time that an environment variable gives. Ignores, with a warning, text that is
+/// no time, and an earlier job's time.
 std::optional<std::chrono::duration<double>> end_time_in(const char* variable) {
   const char* text = std::getenv(variable);
   if (text == nullptr) return {};
   const auto end = parse_end_time(text);
-  if (!end)
-    spdlog::warn("{} is '{}', which is no time in seconds since 1970: it is ignored", variable,
-                 excerpt(text));
-  return end;
+  if (end && !is_stale(*end)) return end;
+  spdlog::warn("{} is '{}', {}: it is ignored", variable, excerpt(text),
+               end ? "a time before this start" : "which is no time in seconds since 1970");
+  return {};
 }
 
 }  // namespace
 
 std::optional<std::chrono::duration<double>> parse_end_time(std::string_view text) {
-  constexpr double max_seconds = 9e9;  // std::chrono counts nanoseconds in 63 bits
   double value = 0;
   const auto [end, error] =
       std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
   if (error != std::errc{} || end != text.data() + text.size()) return {};
-  if (!(value >= 0 && value <= max_seconds)) return {};
+  if (!(value >= 0 && value <= static_cast<double>(max_seconds))) return {};
   return std::chrono::duration<double>(value);
 }
 
@@ -72,7 +85,16 @@ std::optional<std::chrono::seconds> parse_time_left(std::string_view text) {
   if (parts.size() < 2 || parts.size() > 3) return {};
   std::int64_t seconds = 0;
   for (const auto part : parts) seconds = 60 * seconds + part;
-  return std::chrono::seconds(86400 * days + seconds);
+  seconds += 86400 * days;
+  if (seconds > max_seconds) return {};
+  return std::chrono::seconds(seconds);
+}
+
+void refuse_stale_end_time() {
+  const char* text = std::getenv("LLAMESH_JOB_END_TIME");
+  const auto end = text == nullptr ? std::nullopt : parse_end_time(text);
+  validate(!end || !is_stale(*end),
+           "LLAMESH_JOB_END_TIME is {}, a time before this start; unset or renew it", text);
 }
 
 Walltime::Walltime() : Walltime(squeue()) {

@@ -12,7 +12,7 @@
 namespace llamesh::train {
 
 /// Parses a job's time left as squeue prints it (%L): "1-02:03:04", "02:03:04" or "03:04". Returns
-/// nothing for UNLIMITED, NOT_SET, INVALID and anything else. Pure.
+/// nothing for UNLIMITED, NOT_SET, INVALID, more than 285 years and anything else. Pure.
 std::optional<std::chrono::seconds> parse_time_left(std::string_view text);
 
 /// Parses the time at which a job ends, in seconds since 1970, also with a fraction (as from
@@ -20,11 +20,15 @@ std::optional<std::chrono::seconds> parse_time_left(std::string_view text);
 /// in another unit. Pure.
 std::optional<std::chrono::duration<double>> parse_end_time(std::string_view text);
 
+/// Throws a user error if LLAMESH_JOB_END_TIME is before this program's start: another job has left
+/// it behind, and the run would stop before its first step at every start.
+void refuse_stale_end_time();
+
 /// The job's remaining walltime. A thread queries Slurm at the start and every five minutes, since
 /// a limit can change while the job runs and the controller may be slow or unreachable. Between
 /// answers the clock counts down. Outside a Slurm job the limit is LLAMESH_JOB_END_TIME (seconds
 /// since 1970), which the job scripts of other resource managers set; without it there is none. A
-/// value that cannot be read is warned of and ignored.
+/// value that cannot be read, and one before this program's start, is warned of and ignored.
 class Walltime {
  public:
   using Clock = std::chrono::steady_clock;

@@ -24,6 +24,7 @@
 #include "sharding/compile_spec.hpp"
 #include "sharding/tensor_placements.hpp"
 #include "train/job/profile.hpp"
+#include "train/job/walltime.hpp"
 
 namespace llamesh::train {
 namespace {
@@ -239,6 +240,7 @@ Setup make_setup(const comm::Communicator& world, const Inputs& inputs) {
     auto& in = setup.inputs;
     if (in.sharding.spec) sharding::check_implemented(*setup.layout, in.tensor.residual);
     if (world.rank() == 0) {
+      refuse_stale_end_time();
       check_run_folder(in.run.folder);
       check_openmetrics(in.log.openmetrics, in.run.folder);
       check_start(in, *setup.table);
