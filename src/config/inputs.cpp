@@ -117,6 +117,9 @@ std::string note_on_default(const model::ModelConfig& m, const std::string& name
 constexpr std::array<std::string_view, 5> without_effect{"run", "checkpoint", "log", "debug",
                                                          "profile"};
 
+/// Groups whose keys are names that users choose, not options that a version may lack.
+constexpr std::array<std::string_view, 2> named_by_users{"evaluate.files", "sharding.spec"};
+
 /// Formats the value on one line.
 std::string text_of(const Node& node) {
   if (node.kind == Node::Kind::scalar) return node.scalar.empty() ? "''" : node.scalar;
@@ -131,9 +134,18 @@ std::string text_of(const Node& node) {
 void compare(const Node& before, const Node& now, const std::string& path,
              std::vector<std::string>& changed) {
   if (before.kind == Node::Kind::map && now.kind == Node::Kind::map) {
+    const auto path_of = [&](const std::string& key) {
+      return path.empty() ? key : fmt::format("{}.{}", path, key);
+    };
+    const bool of_user = std::ranges::find(named_by_users, path) != named_by_users.end();
     for (const auto& [key, value] : now.members)
       if (const Node* old = before.find(key))
-        compare(*old, value, path.empty() ? key : fmt::format("{}.{}", path, key), changed);
+        compare(*old, value, path_of(key), changed);
+      else if (of_user)
+        changed.push_back(fmt::format("{} added: {}", path_of(key), text_of(value)));
+    for (const auto& [key, value] : before.members)
+      if (of_user && now.find(key) == nullptr)
+        changed.push_back(fmt::format("{} removed: {}", path_of(key), text_of(value)));
   } else if (text_of(before) != text_of(now)) {
     changed.push_back(fmt::format("{} {} -> {}", path, text_of(before), text_of(now)));
   }

@@ -314,6 +314,18 @@ TEST(Changes, LeaveOutWhatDoesNotAffectTheTraining) {
   EXPECT_EQ(changes(to_yaml(parse_inputs(minimal, "f")), now), std::vector<std::string>{});
 }
 
+TEST(Changes, NameWhatIsAddedToAMapAndRemoved) {
+  const auto text = [](const std::string& files) {
+    return to_yaml(parse_inputs(minimal, "f", {"evaluate.files=" + files}));
+  };
+  using Lines = std::vector<std::string>;
+  EXPECT_EQ(changes(text("{a: x}"), text("{b: [y, z], a: w}")),
+            (Lines{"evaluate.files.b added: [y, z]", "evaluate.files.a [x] -> [w]"}));
+  EXPECT_EQ(changes(text("{a: x, b: y}"), text("{a: x}")), Lines{"evaluate.files.b removed: [y]"});
+  EXPECT_EQ(changes(text("{}"), text("{a: x}")), Lines{"evaluate.files.a added: [x]"});
+  EXPECT_EQ(changes(text("{a: x}"), text("{}")), Lines{"evaluate.files.a removed: [x]"});
+}
+
 TEST(Changes, AreNotWhatAnotherVersionOrProgramWrote) {
   const auto now = to_yaml(parse_inputs(minimal, "f", {"optimizer.lr=1"}));
   EXPECT_EQ(changes("optimizer: {eps: 1e-08, gone: 3}\n", now), std::vector<std::string>{});
