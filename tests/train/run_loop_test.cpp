@@ -374,6 +374,36 @@ TEST(RunLoop, StopsEarlyOnceTheLossNoLongerImproves) {
   EXPECT_EQ(last_step_of(metrics_of(in)), 8);
 }
 
+TEST(RunLoop, StartsTheRecordOfLossesAnewWithOtherValidationData) {
+  struct Case {
+    std::function<void(Inputs&)> change;
+    std::int64_t last_step;
+  };
+  const auto other_text = [](Inputs& in) {
+    if (world().rank() == 0) std::ofstream(in.data.validation.front()) << std::string(700, 'y');
+    world().barrier();
+  };
+  const std::vector<Case> cases{
+      {other_text, 12},  // the loss after step 8 is the first of the new ones
+      {[](Inputs& in) { in.evaluate.batches = 2; }, 12},
+      {[](Inputs& in) { in.optimizer.lr = 0.2; }, 6},  // nothing to do
+  };
+  for (const auto& [change, last_step] : cases) {
+    const SharedFolder folder;
+    auto in = evaluating_inputs(folder.path());
+    in.data.validation = {(folder.path() / "held-out.txt").string()};
+    if (world().rank() == 0) std::ofstream(in.data.validation.front()) << std::string(600, 'x');
+    world().barrier();
+    in.train.early_stop = {.patience = 2, .min_delta = 100};  // only the first loss is one
+    in.checkpoint.every_steps = 0;
+    EXPECT_EQ(run_with(in), ExitCode::done);
+    EXPECT_EQ(last_step_of(metrics_of(in)), 6);
+    change(in);
+    EXPECT_EQ(run_with(in), ExitCode::done);
+    EXPECT_EQ(last_step_of(metrics_of(in)), last_step);
+  }
+}
+
 TEST(RunLoop, EvaluatesEachSet) {
   const SharedFolder folder;
   auto in = evaluating_inputs(folder.path());

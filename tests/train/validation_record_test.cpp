@@ -82,13 +82,13 @@ TEST(ValidationRecord, ContinuesFromItsText) {
   for (int i = 0; i < 5; ++i) whole.observe(i, losses[i]);
   for (int i = 0; i < 3; ++i) first.observe(i, losses[i]);
   ValidationRecord second(in);
-  EXPECT_TRUE(second.restore(first.to_text()));
+  EXPECT_EQ(second.restore(first.to_text()), "");
   EXPECT_EQ(second.to_text(), first.to_text());
   for (int i = 3; i < 5; ++i) second.observe(i, losses[i]);
   EXPECT_EQ(second.to_text(), whole.to_text());
   EXPECT_TRUE(second.has_stopped_improving());
   ValidationRecord patient(inputs_with(1, 4));  // with other options
-  EXPECT_TRUE(patient.restore(first.to_text()));
+  EXPECT_EQ(patient.restore(first.to_text()), "");
   EXPECT_FALSE(patient.has_stopped_improving());
   EXPECT_EQ(best_steps(patient), (std::vector<std::int64_t>{1}));
 }
@@ -100,16 +100,35 @@ TEST(ValidationRecord, IgnoresAnotherSetsAndOtherTexts) {
   in.evaluate.files = {{"code", {"b"}}};
   in.evaluate.best_by = "code";
   ValidationRecord code(in);
-  EXPECT_FALSE(code.restore(validation.to_text()));
+  EXPECT_EQ(code.restore(validation.to_text()), "evaluate.best_by is code now");
   for (const char* text : {"{}", "[]", "{\"set\":1}", "x"})
-    EXPECT_FALSE(code.restore(text)) << text;
+    EXPECT_NE(code.restore(text), "") << text;
   EXPECT_EQ(code.to_text(), "");
-  EXPECT_TRUE(code.restore(""));
+  EXPECT_EQ(code.restore(""), "");
   EXPECT_FALSE(parse_validation("").has_value());
   const auto recorded = parse_validation(validation.to_text());
   ASSERT_TRUE(recorded.has_value());
   EXPECT_EQ(recorded->set, "validation");
   EXPECT_EQ(recorded->latest, (StepLoss{1, 2.0}));
+}
+
+TEST(ValidationRecord, IgnoresOtherData) {
+  const auto in = inputs_with(1, 1);
+  ValidationRecord before(in, "1111"), after(in, "2222"), same(in, "1111"), silent(in), older(in);
+  before.observe(1, 2.0);
+  EXPECT_EQ(after.restore(before.to_text()),
+            "the data of the validation set validation, evaluate.batches or data.sequence_length "
+            "have changed");
+  EXPECT_EQ(after.to_text(), "");
+  EXPECT_EQ(same.restore(before.to_text()), "");
+  EXPECT_EQ(same.to_text(), before.to_text());
+  // A start that does not evaluate keeps the data's identity.
+  EXPECT_EQ(silent.restore(before.to_text()), "");
+  EXPECT_EQ(silent.to_text(), before.to_text());
+  // Records of earlier versions have none, and stay valid.
+  older.observe(1, 2.0);
+  EXPECT_EQ(after.restore(older.to_text()), "");
+  EXPECT_EQ(best_steps(after), std::vector<std::int64_t>{1});
 }
 
 TEST(ValidationSets, DataValidationIsTheFirst) {

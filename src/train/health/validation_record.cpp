@@ -7,6 +7,7 @@
 #include <exception>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "core/json.hpp"
 
@@ -42,17 +43,24 @@ RecordedValidation recorded_from(const json& from) {
 
 }  // namespace
 
-ValidationRecord::ValidationRecord(const Inputs& inputs)
+ValidationRecord::ValidationRecord(const Inputs& inputs, std::string data)
     : set_(inputs.deciding_set()),
+      data_(std::move(data)),
       keep_best_(static_cast<std::size_t>(inputs.checkpoint.keep_best)),
       early_stop_(inputs.train.early_stop) {}
 
-bool ValidationRecord::restore(const std::string& text) {
-  if (text.empty()) return true;
+std::string ValidationRecord::restore(const std::string& text) {
+  if (text.empty()) return "";
   try {
     const json from = parse_json(text, "the validation losses");
     auto recorded = recorded_from(from);
-    if (recorded.set != set_) return false;
+    if (recorded.set != set_) return fmt::format("evaluate.best_by is {} now", set_);
+    const auto data = from.value("data", std::string());  // earlier versions did not write it
+    if (!data.empty() && !data_.empty() && data != data_)
+      return fmt::format(
+          "the data of the validation set {}, evaluate.batches or data.sequence_length have "
+          "changed",
+          set_);
     const auto improvement = optional_from(from, "improvement");
     const auto without = to_integer(from.at("without_improvement"), 0, last_step);
     best_ = std::move(recorded.best);
@@ -60,9 +68,10 @@ bool ValidationRecord::restore(const std::string& text) {
     latest_ = recorded.latest;
     improvement_ = improvement;
     without_improvement_ = without;
-    return true;
+    if (data_.empty()) data_ = data;  // this start does not evaluate, a later one may
+    return "";
   } catch (const std::exception&) {
-    return false;
+    return "the checkpoint's record of them cannot be read";
   }
 }
 
@@ -109,6 +118,7 @@ std::string ValidationRecord::to_text() const {
                {"latest", to_json(*latest_)},
                {"best", std::move(best)},
                {"without_improvement", without_improvement_}};
+  if (!data_.empty()) text["data"] = data_;
   if (improvement_) text["improvement"] = to_json(*improvement_);
   return text.dump();
 }

@@ -17,11 +17,12 @@ namespace llamesh::train {
 /// the same on every rank; then so are all answers.
 class ValidationRecord {
  public:
-  explicit ValidationRecord(const Inputs& inputs);
+  /// `data` identifies what the losses are computed on, apart from the model; empty: not known.
+  explicit ValidationRecord(const Inputs& inputs, std::string data = {});
 
-  /// Takes over the record from a checkpoint, to_text(). Ignores a record for another set, and one
-  /// that cannot be read; returns false for these.
-  bool restore(const std::string& text);
+  /// Takes over the record from a checkpoint, to_text(). Ignores a record for another set or other
+  /// data, and one that cannot be read. Returns why, for the user; empty if it is taken over.
+  std::string restore(const std::string& text);
   /// Drops best evaluations without a checkpoint, whose step is neither in `saved` nor `resumed`: a
   /// save may not have finished before the run's end.
   void keep_only(std::span<const std::int64_t> saved, std::int64_t resumed);
@@ -45,6 +46,7 @@ class ValidationRecord {
 
  private:
   std::string set_;
+  std::string data_;
   std::size_t keep_best_;
   EarlyStopOptions early_stop_;
   std::vector<StepLoss> best_;

@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -13,8 +14,10 @@
 #include "comm/mesh/session.hpp"
 #include "comm/transports/exchange.hpp"
 #include "core/clock.hpp"
+#include "core/hash.hpp"
 #include "core/log.hpp"
 #include "core/process.hpp"
+#include "data/fingerprint.hpp"
 #include "model/config_json.hpp"
 #include "ops/ops.hpp"
 #include "train/job/watch.hpp"
@@ -23,6 +26,25 @@ namespace llamesh::train {
 namespace {
 
 using comm::Activity;
+
+/// Hashes what the deciding validation loss is computed on: the set's tokens, evaluate.batches and
+/// data.sequence_length. Empty if the run does not evaluate.
+std::string hash_of_deciding_data(const Setup& setup) {
+  const auto& in = setup.inputs;
+  const auto sets = in.validation_sets();
+  const auto set = std::ranges::find(sets, in.deciding_set(), &ValidationSet::name);
+  if (setup.validation_tokens.empty() || set == sets.end()) return "";
+  const auto& tokens = setup.validation_tokens[static_cast<std::size_t>(set - sets.begin())];
+  RunningHash hash;
+  const auto add = [&](const auto& number) { hash.add(&number, sizeof(number)); };
+  add(in.evaluate.batches);
+  add(in.data.sequence_length);
+  for (const auto& file : tokens.file_fingerprints(data::piece_bytes_for(tokens.files()))) {
+    add(file.tokens);
+    add(file.hash);
+  }
+  return to_hex(hash.value());
+}
 
 }  // namespace
 
@@ -38,7 +60,8 @@ RunCheckpoints::RunCheckpoints(const comm::Communicator& world, const Setup& set
       folder_(std::filesystem::path(setup.inputs.run.folder) / "checkpoints"),
       state_(checkpoint::state_of(trainer.state())),
       store_(folder_, setup.inputs.checkpoint, world),
-      validation_(setup.inputs) {
+      validation_(setup.inputs,
+                  comm::on_rank_0(world, [&] { return hash_of_deciding_data(setup); })) {
   const auto& options = setup.inputs.checkpoint.memory;
   if (options.enabled()) memory_.emplace(setup.inputs.run.folder, options, setup.topology, world);
 }
@@ -113,11 +136,11 @@ std::optional<checkpoint::TrainState> RunCheckpoints::resume_from_memory() {
 /// Continues the run's record of validation losses. Another run's does not count: its best
 /// checkpoints are elsewhere.
 void RunCheckpoints::restore_validation(const checkpoint::TrainState& saved) {
-  if (!validation_.restore(saved.validation))
+  const auto changed = validation_.restore(saved.validation);
+  if (!changed.empty())
     spdlog::info(
-        "evaluate.best_by is {} now: earlier validation losses do not count for "
-        "checkpoint.keep_best and train.early_stop",
-        setup_.inputs.deciding_set());
+        "{}: earlier validation losses do not count for checkpoint.keep_best and train.early_stop",
+        changed);
 }
 
 /// Loads weights from a Hugging Face folder and adapters from a PEFT folder. What is not there is
