@@ -187,9 +187,9 @@ TrainState read_state(const std::filesystem::path& checkpoint, const State& stat
   comm::agree(world, [&] {
     manifest = world.rank() == 0 ? check_manifest(checkpoint, text)
                                  : parse_manifest(text, (checkpoint / manifest_name).string());
+    if (accept && world.rank() == 0) accept(manifest.progress);  // names keys, not datasets
     held.emplace(manifest.progress.base ? state.trained() : state);
     check_fits(manifest, *held, others);
-    if (accept && world.rank() == 0) accept(manifest.progress);
   });
   comm::agree(world, [&] { read_transfers(checkpoint / state_name, manifest, *held, hashing); });
   return manifest.progress;

@@ -30,7 +30,7 @@ using Accept = std::function<void(const TrainState&)>;
 
 /// Fills every rank's state from the checkpoint, on any mesh. Each rank reads its shards and checks
 /// the hashes over all bytes that it uses. If the checkpoint refers to a base model, frozen weights
-/// are left as they are. Rank 0 calls `accept`, if given, before any rank reads.
+/// are left as they are. Rank 0 calls `accept`, if given, before anything else is compared or read.
 /// Collective. On an error every rank throws (exit 74: damaged; exit 78: does not fit), and the
 /// state may be partly overwritten.
 TrainState read_state(const std::filesystem::path& checkpoint, const State& state,

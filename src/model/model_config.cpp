@@ -1,11 +1,14 @@
 #include "model/model_config.hpp"
 
+#include <fmt/ranges.h>
+
 #include <cmath>
 #include <limits>
 #include <string>
 
 #include "core/error.hpp"
 #include "model/family.hpp"
+#include "model/parameters.hpp"
 
 namespace llamesh::model {
 namespace {
@@ -22,6 +25,42 @@ void check_lora(const Lora& lora) {
   validate(lora.alpha > 0, "model.lora.alpha is {}; it must be positive", lora.alpha);
   validate(lora.dropout == 0, "model.lora.dropout is {}, and llamesh has no dropout; set it to 0",
            lora.dropout);
+}
+
+/// Description of the keys that differ between two configs.
+class ConfigDifference {
+ public:
+  template <class T>
+  void add(const char* key, const T& then, const T& now) {
+    if (then == now) return;
+    text_ += fmt::format("{}model.{} is {} (it was {})", text_.empty() ? "" : ", ", key, now, then);
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+/// Adds keys that only decide which parameters there are, and of which shapes.
+void add_shape_keys(ConfigDifference& keys, const ModelConfig& then, const ModelConfig& now) {
+  keys.add("hidden_size", then.hidden_size, now.hidden_size);
+  keys.add("intermediate_size", then.intermediate_size, now.intermediate_size);
+  keys.add("num_hidden_layers", then.num_hidden_layers, now.num_hidden_layers);
+  keys.add("vocab_size", then.vocab_size, now.vocab_size);
+  keys.add("max_position_embeddings", then.max_position_embeddings, now.max_position_embeddings);
+  keys.add("num_experts", then.num_experts, now.num_experts);
+  if (then.num_experts > 0 && now.num_experts > 0)
+    keys.add("moe_intermediate_size", then.expert_size(), now.expert_size());
+  keys.add("decoder_sparse_step", then.decoder_sparse_step, now.decoder_sparse_step);
+  keys.add("mlp_only_layers", then.mlp_only_layers, now.mlp_only_layers);
+  keys.add("tie_word_embeddings", then.tie_word_embeddings, now.tie_word_embeddings);
+  keys.add("attention_bias", then.attention_bias, now.attention_bias);
+  keys.add("mlp_bias", then.mlp_bias, now.mlp_bias);
+  const auto describe = [](const std::optional<Lora>& lora) { return lora ? "set" : "null"; };
+  keys.add("lora", std::string(describe(then.lora)), std::string(describe(now.lora)));
+  if (!then.lora || !now.lora) return;
+  keys.add("lora.rank", then.lora->rank, now.lora->rank);
+  keys.add("lora.targets", then.lora->targets, now.lora->targets);
 }
 
 }  // namespace
@@ -79,6 +118,29 @@ ModelConfig ModelConfig::resolved() const {
   known.check(c);
   if (c.lora) check_lora(*c.lora);
   return c;
+}
+
+bool have_same_parameters(const ModelConfig& a, const ModelConfig& b) {
+  return std::ranges::equal(parameter_table(a).parameters, parameter_table(b).parameters,
+                            [](const Parameter& x, const Parameter& y) {
+                              return x.name == y.name && x.shape == y.shape;
+                            });
+}
+
+std::string difference(const ModelConfig& then, const ModelConfig& now) {
+  ConfigDifference keys;
+  keys.add("family", then.family, now.family);
+  keys.add("num_attention_heads", then.num_attention_heads, now.num_attention_heads);
+  keys.add("num_key_value_heads", then.num_key_value_heads, now.num_key_value_heads);
+  keys.add("head_dim", then.head_dim, now.head_dim);
+  keys.add("num_experts_per_tok", then.num_experts_per_tok, now.num_experts_per_tok);
+  keys.add("norm_topk_prob", then.norm_topk_prob, now.norm_topk_prob);
+  if (then.lora && now.lora) {
+    keys.add("lora.alpha", then.lora->alpha, now.lora->alpha);
+    keys.add("lora.rslora", then.lora->rslora, now.lora->rslora);
+  }
+  if (!have_same_parameters(then, now)) add_shape_keys(keys, then, now);
+  return keys.text();
 }
 
 void check_positions(const ModelConfig& config, std::int64_t sequence, std::string_view advice) {

@@ -114,6 +114,15 @@ struct ModelConfig {
   }
 };
 
+/// Returns true if the models' parameters have the same names and shapes.
+bool have_same_parameters(const ModelConfig& a, const ModelConfig& b);
+
+/// Describes the keys by which weights trained in `then` mean something else in `now`, for the
+/// user: "model.num_attention_heads is 3 (it was 6), ..."; empty if there are none. Leaves out keys
+/// that users change on purpose as they train on: RoPE, sliding windows, the norms' epsilon and the
+/// routers' losses. Both configs are resolved.
+std::string difference(const ModelConfig& then, const ModelConfig& now);
+
 /// Throws a user error if the model has learned fewer positions than `sequence`. `advice` says what
 /// to change.
 void check_positions(const ModelConfig& config, std::int64_t sequence,

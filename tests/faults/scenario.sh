@@ -334,6 +334,26 @@ terminate_twice() {
   # shellcheck disable=SC2086
   kill -TERM $ranks
 }
+# Somebody edits the model, so that the same weights would be read as another function, or do not fit.
+changed_model() {
+  local ranks
+  launch 2 train $tiny train.steps=2
+  [[ $code == 0 ]] || bad "the run failed"
+  for ranks in 1 2; do
+    launch $ranks train $tiny train.steps=3 model.num_attention_heads=3 model.num_key_value_heads=1 model.head_dim=16
+    expect_end 78
+    expect_line "the model has changed since step 2: model.num_attention_heads is 3 (it was 6)" \
+      "checkpoint.resume=runs/tiny/checkpoints/step_00000002"
+    launch $ranks train $tiny train.steps=3 model.num_hidden_layers=2
+    expect_end 78
+    expect_line "the model has changed since step 2: model.num_hidden_layers is 2" "set another run.name"
+    expect_state done 0 ""  # the starts were refused before they changed the run
+  done
+  launch 2 train $tiny train.steps=3 model.rope_theta=5e5
+  [[ $code == 0 && -e runs/tiny/checkpoints/step_00000003 ]] || bad "another rope_theta is refused"
+  grep -q 'changed since step 2: model.rope_theta 10000 -> 500000' err || bad "it does not say that rope_theta has changed"
+}
+
 stopped_by_halt_file() { stopped_and_resumed "the file runs/tiny/halt" touch runs/tiny/halt; }
 halt_file_stays() {
   mkdir -p runs/tiny

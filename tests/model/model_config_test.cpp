@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "core/error.hpp"
+#include "model/config_json.hpp"
 #include "model/parameters.hpp"
 #include "model/rope_table.hpp"
 
@@ -60,6 +61,79 @@ TEST(ModelConfig, WhatIsFarTooLargeIsRefused) {
     *number = std::int64_t{1} << 40;
     EXPECT_THROW(c.resolved(), Error);
     *number = before;
+  }
+}
+
+/// Returns the difference that a change makes.
+std::string difference_after(ModelConfig config, const std::function<void(ModelConfig&)>& change) {
+  const auto then = config.resolved();
+  change(config);
+  return difference(then, config.resolved());
+}
+
+TEST(ModelDifference, NamesEachKeyWithBothValues) {
+  ModelConfig c;
+  EXPECT_EQ(difference_after(c, [](auto& now) { now.num_attention_heads = 4; }),
+            "model.num_attention_heads is 4 (it was 8), model.num_key_value_heads is 4 (it was 8), "
+            "model.head_dim is 64 (it was 32)");
+  EXPECT_EQ(difference_after(c, [](auto& now) { now.tie_word_embeddings = true; }),
+            "model.tie_word_embeddings is true (it was false)");
+  EXPECT_EQ(difference_after(c, [](auto& now) { now.family = "mistral"; }),
+            "model.family is mistral (it was llama)");
+  EXPECT_EQ(difference_after(c,
+                             [](auto& now) {
+                               now.rope_theta = 5e5;
+                               now.rms_norm_eps = 1e-6;
+                               now.initializer_range = 0.01;
+                             }),
+            "");
+  c.lora.emplace();
+  EXPECT_EQ(difference_after(c, [](auto& now) { now.lora->alpha = 64; }),
+            "model.lora.alpha is 64 (it was 8)");
+  EXPECT_EQ(difference_after(c, [](auto& now) { now.lora->init = LoraInit::gaussian; }), "");
+}
+
+TEST(ModelDifference, NamesKeysOfExperts) {
+  ModelConfig c;
+  c.family = "qwen3_moe";
+  c.num_experts = 4;
+  c.num_experts_per_tok = 2;
+  c.decoder_sparse_step = 2;
+  EXPECT_EQ(difference_after(c, [](auto& now) { now.num_experts_per_tok = 1; }),
+            "model.num_experts_per_tok is 1 (it was 2)");
+  EXPECT_EQ(difference_after(c, [](auto& now) { now.moe_intermediate_size = 96; }),
+            "model.moe_intermediate_size is 96 (it was 688)");
+  EXPECT_EQ(difference_after(c, [](auto& now) { now.mlp_only_layers = {3}; }),
+            "model.mlp_only_layers is [3] (it was [])");
+  // Layer 0 has no experts anyway, and the width of an MLP is that of the experts if none is given.
+  EXPECT_EQ(difference_after(c,
+                             [](auto& now) {
+                               now.mlp_only_layers = {0};
+                               now.moe_intermediate_size = now.intermediate_size;
+                               now.router_aux_loss_coef = 0.1;
+                             }),
+            "");
+}
+
+/// A checkpoint holds its model as config.json.
+TEST(ModelDifference, IsNoneAfterConfigJson) {
+  ModelConfig dense, window, experts, gpt2, adapters;
+  dense.attention_bias = dense.tie_word_embeddings = true;
+  dense.head_dim = 48;
+  window.family = "qwen2";
+  window.num_key_value_heads = 2;
+  window.sliding_window = 16;
+  window.max_window_layers = 1;
+  experts.family = "qwen3_moe";
+  experts.num_experts = 4;
+  experts.num_experts_per_tok = 2;
+  experts.norm_topk_prob = false;
+  gpt2.family = "gpt2";
+  gpt2.max_position_embeddings = 64;
+  adapters.lora = Lora{.rank = 3, .alpha = 0.1, .targets = {"v_proj", "q_proj"}, .rslora = true};
+  for (const auto& config : {dense, window, experts, gpt2, adapters}) {
+    const auto now = config.resolved();
+    EXPECT_EQ(difference(parse_config_json(to_config_json(now), "config.json"), now), "");
   }
 }
 

@@ -89,7 +89,7 @@ std::optional<TrainState> MemoryCheckpoints::resume(const State& state, std::int
   if (world_.rank() == 0)
     spdlog::warn(
         "memory checkpoints are not used: no step after the newest one on disk has the shards of "
-        "all ranks (they were lost with a node, or the mesh has changed)");
+        "all ranks (they were lost with a node, or the mesh or the model has changed)");
   return {};
 }
 

@@ -5,6 +5,7 @@
 #include "core/error.hpp"
 #include "core/log.hpp"
 #include "data/fingerprint.hpp"
+#include "model/config_json.hpp"
 
 namespace llamesh::train {
 
@@ -41,15 +42,57 @@ std::string change_since(const checkpoint::TrainState& saved, const DataOfRun& n
   return "";
 }
 
-std::string way_to_use_new_data(const OwnRun& own) {
+/// Returns the advice for those who mean the new data or model, which the text calls `new_ones`.
+std::string way_to_use(const char* new_ones, const OwnRun& own) {
   if (own.step_on_disk < 0)
-    return "start again with these, set another run.name (that step is only in the nodes' memory)";
+    return fmt::format(
+        "to start again with {}, set another run.name (that step is only in the nodes' memory)",
+        new_ones);
   const auto path = own.checkpoints / checkpoint::name_of_step(own.step_on_disk);
-  return fmt::format("continue with these, set another run.name and checkpoint.resume={}",
+  return fmt::format("to continue with {}, set another run.name and checkpoint.resume={}", new_ones,
                      path.string());
 }
 
+/// Returns the advice for those who mean the new model, if the checkpoint's weights do not fit it.
+std::string way_to_train(const model::ModelConfig& then, const model::ModelConfig& now,
+                         bool is_own) {
+  if (model::have_same_parameters(then.base(), now.base()))
+    return fmt::format(
+        "to change the adapters, export the checkpoint with llamesh convert{} and start a new run "
+        "from that folder (model.hf)",
+        then.lora ? " --merge" : "");
+  return is_own ? "to start again with this one, set another run.name"
+                : "to start with this one, leave checkpoint.resume out";
+}
+
+/// Returns the checkpoint's model; empty if the checkpoint does not say, or not in our words.
+std::optional<model::ModelConfig> model_of(const checkpoint::TrainState& saved) {
+  if (saved.model_config.empty()) return std::nullopt;
+  try {
+    return model::parse_config_json(saved.model_config, "the checkpoint's model");
+  } catch (const Error& error) {
+    spdlog::warn("the models are not compared: {}", error.what());
+    return std::nullopt;
+  }
+}
+
 }  // namespace
+
+void check_model(const checkpoint::TrainState& saved, const model::ModelConfig& now,
+                 const std::optional<OwnRun>& own) {
+  const auto then = model_of(saved);
+  if (!then) return;
+  const auto change = model::difference(*then, now);
+  if (change.empty()) return;
+  const bool fits = model::have_same_parameters(*then, now);
+  if (own || !fits)
+    fail(ExitCode::bad_input, "the model has changed since step {}: {}; set it back, or, {}",
+         saved.step, change,
+         fits ? way_to_use("this one", *own) : way_to_train(*then, now, own.has_value()));
+  spdlog::warn(
+      "the model differs from that of the checkpoint: {}; the run continues with the new one",
+      change);
+}
 
 void check_data(const checkpoint::TrainState& saved, const DataOfRun& now,
                 const std::optional<OwnRun>& own) {
@@ -58,8 +101,8 @@ void check_data(const checkpoint::TrainState& saved, const DataOfRun& now,
   if (change.empty()) return;
   if (own)
     fail(ExitCode::bad_input,
-         "the training data have changed since step {}: {}; restore them, or, to {}", saved.step,
-         change, way_to_use_new_data(*own));
+         "the training data have changed since step {}: {}; restore them, or, {}", saved.step,
+         change, way_to_use("these", *own));
   spdlog::warn(
       "the training data differ from those of the checkpoint: {}; the run continues with the new "
       "ones",

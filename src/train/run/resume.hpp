@@ -7,6 +7,7 @@
 
 #include "checkpoint/manifest.hpp"
 #include "comm/mesh/communicator.hpp"
+#include "model/model_config.hpp"
 
 namespace llamesh::train {
 
@@ -27,6 +28,13 @@ struct OwnRun {
   std::filesystem::path checkpoints;
   std::int64_t step_on_disk;  ///< from which another run can start; -1: only memory has some
 };
+
+/// Compares the model, resolved, with that of the checkpoint's run. If the weights mean something
+/// else in it, a run that resumes from its own checkpoints throws a user error. A run that starts
+/// from another run's checkpoint (without `own`) logs a warning, but throws as well if the weights
+/// do not fit. Skips a checkpoint that does not record its model.
+void check_model(const checkpoint::TrainState& saved, const model::ModelConfig& now,
+                 const std::optional<OwnRun>& own);
 
 /// Compares the training data with those of the checkpoint's run. On a difference, a run that
 /// resumes from its own checkpoints throws a user error; a run that starts from another run's

@@ -79,8 +79,7 @@ StartEvent RunCheckpoints::resume(const ConfigChanges& changes) {
   const bool from_memory = found.has_value();
   if (!from_memory)
     found = store_.resume(state_, mode, [&](const checkpoint::TrainState& saved) {
-      check_data(saved, data_,
-                 mode == "auto" ? std::optional(OwnRun{folder_, saved.step}) : std::nullopt);
+      check_run(saved, mode == "auto" ? std::optional(OwnRun{folder_, saved.step}) : std::nullopt);
     });
   if (!found) return initialize_weights();
   if (found->base) load_base(*found->base);
@@ -117,10 +116,16 @@ std::vector<std::int64_t> RunCheckpoints::steps_on_disk() const {
   return comm::broadcast_list(world_, steps);
 }
 
+void RunCheckpoints::check_run(const checkpoint::TrainState& saved,
+                               const std::optional<OwnRun>& own) const {
+  check_model(saved, setup_.inputs.model, own);
+  check_data(saved, data_, own);
+}
+
 std::optional<checkpoint::TrainState> RunCheckpoints::resume_from_memory() {
   if (!memory_) return {};
   const auto accept = [&](const checkpoint::TrainState& saved) {
-    check_data(saved, data_, OwnRun{folder_, disk_step_});
+    check_run(saved, OwnRun{folder_, disk_step_});
   };
   try {
     return memory_->resume(state_, disk_step_, accept);

@@ -77,6 +77,7 @@ class RunCheckpoints {
  private:
   using Clock = std::chrono::steady_clock;
 
+  void check_run(const checkpoint::TrainState& saved, const std::optional<OwnRun>& own) const;
   std::optional<checkpoint::TrainState> resume_from_memory();
   void watch_copying();
   std::vector<std::int64_t> steps_on_disk() const;
