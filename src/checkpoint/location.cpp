@@ -39,9 +39,8 @@ PathKind kind_of_file(const fs::path& path) {
   if (data::is_token_file(file.bytes())) return PathKind::tokens;
   validate(
       path.extension() == ".safetensors" || (file.bytes().size() > 8 && file.bytes()[8] == '{'),
-      "{} is neither a .safetensors file nor a token file with llm.c's or NumPy's header nor one "
-      "of "
-      "a Megatron-LM pair",
+      "{} is neither a .safetensors file, nor a token file with llm.c's or NumPy's header, nor a "
+      "file of a Megatron-LM pair",
       path.string());
   return PathKind::safetensors;
 }
