@@ -35,7 +35,8 @@ startup() {
       best=$((took < best ? took : best))
     done
     told+="${told:+, }$best ms with $ranks a node"
-    ((best <= 3000)) || bad "first step $best ms after srun with $ranks ranks a node, not within 3 s"
+    # 1.2 and 2 s on idle cores. A start that waits for somebody's time-out takes 30 s and more.
+    ((best <= 15000)) || bad "first step $best ms after srun with $ranks ranks a node, not within 15 s"
   done
   tell "first step after srun, on 4 nodes: $told"
 }
