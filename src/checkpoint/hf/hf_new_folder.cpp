@@ -26,7 +26,7 @@ void check_is_new(const fs::path& target) {
            "{} is there already; remove it or choose another name", whole.string());
 }
 
-NewFolder::NewFolder(fs::path target, const comm::Communicator& world)
+NewFolder::NewFolder(const fs::path& target, const comm::Communicator& world)
     : world_(world), target_(plain(target)) {
   partial_ = comm::on_rank_0(world_, [&] {
     check_is_new(target_);

@@ -14,7 +14,7 @@ void check_is_new(const std::filesystem::path& target);
 class NewFolder {
  public:
   /// Creates the temporary folder. Throws as check_is_new(). Collective.
-  NewFolder(std::filesystem::path target, const comm::Communicator& world);
+  NewFolder(const std::filesystem::path& target, const comm::Communicator& world);
   /// Removes an uncommitted folder, as far as possible.
   ~NewFolder();
   NewFolder(const NewFolder&) = delete;
