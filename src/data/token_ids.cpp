@@ -157,8 +157,7 @@ IdArray ids_of_token_file(std::span<const std::uint8_t> bytes, const std::string
            path);
   validate(static_cast<std::int64_t>(bytes.size()) % stated_bytes == 0,
            "token file '{}' has {} bytes, which is not a multiple of {}-byte ids; it is truncated, "
-           "or its "
-           "dtype (data.token_dtype, --token-dtype) is wrong",
+           "or its dtype (data.token_dtype, --token-dtype) is wrong",
            path, bytes.size(), stated_bytes);
   return {bytes, stated_bytes};
 }
