@@ -35,6 +35,7 @@ esac
 scripts/build.sh "$preset" "${targets[@]}"
 if [[ $build_only == yes ]]; then exit 0; fi
 if [[ $preset == ?san ]]; then source scripts/sanitizer_options.sh; fi
+source scripts/own_tmpdir.sh
 
 # A test of N ranks takes N of the slots, so that ranks of different tests do not crowd each other;
 # those that wait more than they compute take one, and there are two slots more than there are

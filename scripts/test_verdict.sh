@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What came of runs of scripts/test_preset.sh: the skipped cases by reason, the cases of GoogleTest,
-# and the sum of what has passed, failed and been skipped. Ends with 1 when a test has failed or a
+# the end of what each failed test printed, and the sum of what has passed, failed and been skipped. Ends with 1 when a test has failed or a
 # run is not there.
 #   scripts/test_verdict.sh PRESET/NAME...
 set -euo pipefail
@@ -32,7 +32,13 @@ cases=$({ cat "${logs[@]}" 2>/dev/null || true; } | sed -n 's/^\[  PASSED  \] \(
   awk '{ sum += $1 } END { print sum + 0 }')
 echo
 echo "$cases cases of GoogleTest passed in the ctest runs of: $* ($skipped cases skipped)"
-for run in "$@"; do sed -n "s|^\t *[0-9]* - \(.*(.*)\)$|failed in $run: \1|p" "build/${run%/*}/runs/${run#*/}.summary" 2>/dev/null; done |
-  grep -vF '(Skipped)' || true
+for run in "$@"; do
+  base=build/${run%/*}/runs/${run#*/}
+  while IFS= read -r name; do
+    echo
+    echo "failed in $run: $name"
+    sed -n "\|^[0-9/]* Test: ${name% (*}$|,/^<end of output>$/p" "$base.log" | tail -n 40 | sed 's/^/    /'
+  done < <(sed -n 's/^\t *[0-9]* - \(.*(.*)\)$/\1/p' "$base.summary" 2>/dev/null | grep -vF '(Skipped)')
+done
 echo "$passed passed, $failed failed, $left_out skipped"
 [[ $failed == 0 ]]

@@ -19,7 +19,6 @@ run_scenarios() {
     if ("$scenario" && nothing_left) >"$scenario.out" 2>&1; then verdict=ok; else verdict=FAILED; fi
     printf '%-22s %-6s %4d s  %s\n' "$scenario" $verdict $((SECONDS - started)) "$(told)"
     sed -n 's/^table: /    /p' "$scenario.out"
-    if [[ $verdict == FAILED ]]; then sed 's/^/    /' "$scenario.out"; fi
     echo "$scenario" >>"$verdict.list"
     clean_up
   done
@@ -42,5 +41,9 @@ else
   run_scenarios "1 2 3 4 5" "${at_last[@]}"
 fi
 touch ok.list FAILED.list
+while read -r scenario; do
+  echo "--- $scenario"
+  cat "$scenario.out"
+done <FAILED.list
 echo "$(wc -l <ok.list) passed, $(wc -l <FAILED.list) failed in $((SECONDS - begin)) s: $(paste -sd' ' FAILED.list)"
 [[ ! -s FAILED.list ]]
