@@ -58,7 +58,7 @@ void BytePairEncoding::apply(std::vector<std::int32_t>& symbols) const {
 }
 
 void BytePairEncoding::apply_short(std::vector<std::int32_t>& symbols) const {
-  std::array<const Slot*, longest_short> merges;  // symbol i with its right neighbour
+  std::array<const Slot*, longest_short> merges;  // symbol i with its right neighbor
   std::size_t count = symbols.size();
   for (std::size_t i = 0; i + 1 < count; ++i) merges[i] = find(symbols[i], symbols[i + 1]);
   while (count > 1) {

@@ -15,6 +15,10 @@ bool is_letter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
+bool is_visible_ascii(char c) {
+  return c > ' ' && c <= '~';
+}
+
 /// Returns the end of a run of ASCII letters at `at`, optionally preceded by one space there, if an
 /// ASCII character or the end follows; otherwise returns `at`. See Pattern::splits_words.
 std::size_t end_of_plain_word(std::string_view text, std::size_t at) {
@@ -123,9 +127,12 @@ bool HuggingFaceTokenizer::words_can_be_cut() const {
 std::size_t HuggingFaceTokenizer::next_cut(std::string_view text, std::size_t from) const {
   if (!may_cut_) return text.size();
   const bool at_lines = file_.byte_encoding == ByteEncoding::byte_level;
+  const bool after_blanks = at_lines && file_.patterns.back().keeps_newlines();
   for (std::size_t at = std::max<std::size_t>(from, 1); at + 1 < text.size(); ++at) {
     if (text[at] == ' ' && is_letter(text[at - 1]) && is_letter(text[at + 1])) return at;
-    if (at_lines && text[at - 1] == '\n' && begins_visibly(text.substr(at))) return at;
+    if (at_lines && text[at - 1] == '\n' && begins_visibly(text.substr(at)) &&
+        (after_blanks || (at > 1 && is_visible_ascii(text[at - 2]))))
+      return at;
   }
   return text.size();
 }

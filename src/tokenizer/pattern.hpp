@@ -8,6 +8,9 @@
 
 namespace llamesh::tokenizer {
 
+/// The GPT-2 pattern, which ByteLevel uses with use_regex.
+extern const std::string_view gpt2_pattern;
+
 /// A regular expression from a tokenizer.json (Oniguruma syntax, as in Hugging Face's library),
 /// compiled by PCRE2 with its JIT. Accepts only syntax with the same meaning in both: literals,
 /// classes, \s \S \d \p{category}, groups (?: and (?i:, lookahead, alternation, repetition.
@@ -40,9 +43,13 @@ class Pattern {
 
   const std::string& regex() const { return regex_; }
   /// Returns true for the GPT-2 and Llama 3 patterns and close relatives. In these, ` ?` plus ASCII
-  /// letters, followed by another ASCII character, is one match, and a newline before a visible
-  /// character ends a match.
+  /// letters, followed by another ASCII character, is one match, and a newline between two visible
+  /// characters ends a match.
   bool splits_words() const { return splits_words_; }
+  /// Returns true if all white space up to a newline is one match, whatever follows (Llama 3). With
+  /// GPT-2's pattern the newline is in a match of its own if a visible character follows, but not
+  /// at the end of a text.
+  bool keeps_newlines() const { return splits_words_ && regex_ != gpt2_pattern; }
 
  private:
   struct Delete {
@@ -53,9 +60,6 @@ class Pattern {
   bool splits_words_;
   std::unique_ptr<void, Delete> code_;  ///< pcre2_code
 };
-
-/// The GPT-2 pattern, which ByteLevel uses with use_regex.
-extern const std::string_view gpt2_pattern;
 
 /// Translates the expression to PCRE2 syntax. Throws as Pattern does.
 std::string to_pcre2(const std::string& where, std::string_view regex);
