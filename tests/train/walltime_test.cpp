@@ -6,6 +6,9 @@
 #include <cstdlib>
 #include <ctime>
 #include <string>
+#include <vector>
+
+#include "train/job/squeue.hpp"
 
 namespace llamesh::train {
 namespace {
@@ -47,6 +50,30 @@ TEST(Walltime, FollowsAChangedLimitAndOutlivesSilence) {
   const auto left = walltime.left();
   ASSERT_TRUE(left);
   EXPECT_NEAR(left->count(), 86400, 10);
+}
+
+TEST(Walltime, EndsOnlyWhereSlurmSaysSo) {
+  for (const auto& [second, known] : std::vector<std::pair<std::string, bool>>{
+           {"UNLIMITED\n", false}, {"NOT_SET\n", true}, {"9:00\n1:00:00\n", true}}) {
+    std::atomic<int> asked = 0;
+    Walltime walltime([&] { return ++asked == 1 ? std::string("10:00\n") : second; }, 5ms);
+    while (asked < 4) std::this_thread::sleep_for(1ms);
+    EXPECT_EQ(walltime.left().has_value(), known) << second;
+  }
+}
+
+TEST(Squeue, AsksOnlyAboutThisTaskOfAnArray) {
+  EXPECT_EQ(own_job_id(), std::nullopt);
+  EXPECT_EQ(ask_squeue("%L"), "");
+  setenv("SLURM_JOB_ID", "42", 1);
+  EXPECT_EQ(own_job_id(), "42");
+  setenv("SLURM_ARRAY_JOB_ID", "42", 1);
+  setenv("SLURM_ARRAY_TASK_ID", "3", 1);
+  EXPECT_EQ(own_job_id(), "42_3");
+  setenv("SLURM_ARRAY_TASK_ID", "3; reboot", 1);
+  EXPECT_EQ(own_job_id(), "42");
+  for (const char* variable : {"SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"})
+    unsetenv(variable);
 }
 
 TEST(Walltime, IsUnknownWithoutAnAnswer) {

@@ -9,7 +9,7 @@
 #include <sstream>
 #include <string_view>
 
-#include "core/process.hpp"
+#include "train/job/squeue.hpp"
 
 namespace llamesh::train {
 namespace {
@@ -92,11 +92,7 @@ void add_gap(Goodput& goodput, const Gap& gap) {
 }
 
 std::optional<double> time_in_queue(double from) {
-  const char* job = std::getenv("SLURM_JOB_ID");
-  if (job == nullptr || !is_number(job)) return {};
-  std::istringstream answer(
-      output_of(std::string("SLURM_TIME_FORMAT=%s timeout 15 squeue -h -o '%V %S' -j ") + job +
-                " 2>/dev/null"));
+  std::istringstream answer(ask_squeue("%V %S"));
   std::string submitted, started;
   if (!(answer >> submitted >> started) || !is_number(submitted) || !is_number(started)) return {};
   return std::max(0.0, std::stod(started) - std::max(from, std::stod(submitted)));

@@ -7,8 +7,8 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
-#include "core/process.hpp"
 #include "core/text.hpp"
+#include "train/job/squeue.hpp"
 
 namespace llamesh::train {
 namespace {
@@ -29,15 +29,6 @@ std::optional<std::int64_t> number(std::string_view text) {
   if (error != std::errc{} || end != text.data() + text.size()) return {};
   if (value < 0 || value > max_seconds) return {};
   return value;
-}
-
-/// Returns a query for this job; empty outside a job.
-Walltime::Ask squeue() {
-  const char* job = std::getenv("SLURM_JOB_ID");
-  if (job == nullptr || !number(job)) return {};
-  return [command = std::string("timeout 15 squeue -h -o %L -j ") + job + " 2>/dev/null"] {
-    return output_of(command);
-  };
 }
 
 /// Returns the end time that an environment variable gives. Ignores, with a warning, text that is
@@ -97,7 +88,7 @@ void refuse_stale_end_time() {
            "LLAMESH_JOB_END_TIME is {}, a time before this start; unset or renew it", text);
 }
 
-Walltime::Walltime() : Walltime(squeue()) {
+Walltime::Walltime() : Walltime(own_job_id() ? Ask([] { return ask_squeue("%L"); }) : Ask()) {
   // Job scripts of other resource managers set the first; newer Slurm versions set the second at
   // the start, so that no query is needed.
   auto end = end_time_in("LLAMESH_JOB_END_TIME");
@@ -126,9 +117,9 @@ void Walltime::keep_asking(const std::stop_token& stop, const Ask& ask,
     std::unique_lock lock(mutex_);
     if (const auto left = parse_time_left(answer)) {
       end_ = now + *left;
-    } else if (!answer.empty()) {
-      end_.reset();  // the limit was removed
-    }                // no answer: the known limit remains
+    } else if (answer.starts_with("UNLIMITED")) {
+      end_.reset();
+    }  // no answer, or one that cannot be read: the known limit remains
     asked_ = true;
     changed_.notify_all();
     changed_.wait_for(lock, stop, interval, [] { return false; });

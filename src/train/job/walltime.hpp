@@ -35,7 +35,7 @@ class Walltime {
   /// Callback that returns the time left in squeue's format. Empty if there is no answer.
   using Ask = std::function<std::string()>;
 
-  /// Queries the job in SLURM_JOB_ID, if there is one, and takes an end time from the environment.
+  /// Queries Slurm about this job, if it is one, and takes an end time from the environment.
   Walltime();
   explicit Walltime(Ask ask, std::chrono::milliseconds interval = std::chrono::minutes(5));
 

@@ -19,6 +19,7 @@
 #include "train/job/flight_files.hpp"
 #include "train/job/run_folder.hpp"
 #include "train/job/run_state.hpp"
+#include "train/job/squeue.hpp"
 
 namespace llamesh::train {
 
@@ -40,11 +41,10 @@ void write_to_log(const std::filesystem::path& run_folder, const std::string& li
 /// Slurm shows it in `squeue -o %k` and `scontrol show job`. Takes 2 s at most; without Slurm, or
 /// where it does not answer, there is no comment.
 void comment_job(const std::string& text) {
-  const char* job = std::getenv("SLURM_JOB_ID");
-  if (job == nullptr) return;
-  std::array<std::string, 8> words{
-      "timeout",        "-k", "0.5", "2", "scontrol", "update", std::string("JobId=") + job,
-      "Comment=" + text};
+  const auto job = own_job_id();
+  if (!job) return;
+  std::array<std::string, 8> words{"timeout",  "-k",     "0.5",           "2",
+                                   "scontrol", "update", "JobId=" + *job, "Comment=" + text};
   std::array<char*, words.size() + 1> arguments{};
   for (std::size_t i = 0; i < words.size(); ++i) arguments[i] = words[i].data();
   posix_spawn_file_actions_t silent;
