@@ -200,15 +200,17 @@ class Run {
     return !lines.empty();
   }
 
-  /// Saves only state that has been compared.
+  /// Saves only state that has been checked.
   void save(ProgressBar& progress) {
     check_replicas();
+    trainer_.check_weights();
     checkpoints_.save(progress);
   }
 
   /// Call it before a save on disk, which may fail.
   void save_in_memory() {
     check_replicas();
+    trainer_.check_weights();
     checkpoints_.save_in_memory();
   }
 

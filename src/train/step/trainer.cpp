@@ -13,6 +13,7 @@
 #include "core/log.hpp"
 #include "device/device.hpp"
 #include "ops/gemm_algorithms.hpp"
+#include "ops/ops.hpp"
 #include "optim/schedule.hpp"
 #include "train/run/setup.hpp"
 #include "train/step/kernel_choice.hpp"
@@ -278,6 +279,20 @@ double Trainer::evaluate(const OnProgress& on_progress, std::size_t set) {
   if (all_valid == 0)  // all ranks have the same value, one reports it
     comm::agree(world_, [&] { data.check_counted(all_valid); });
   return without_sign_of_nan(all_loss / static_cast<double>(all_valid));
+}
+
+void Trainer::check_weights() const {
+  const auto& masters = engine_.state.masters();
+  double squares = 0;
+  for (const auto& shard : masters.shards)
+    if (shard) squares += ops::sum_of_squares(engine_.state.stream(), shard);
+  comm::agree(world_, [&] {
+    if (!std::isfinite(squares))
+      fail(ExitCode::no_progress,
+           "step {} is not saved: its update made weights that are not finite; the run diverged; "
+           "lower optimizer.lr or lengthen schedule.warmup_steps",
+           step_);
+  });
 }
 
 /// Fills `batch` with the tokens of whole sequences that this rank has.

@@ -58,6 +58,10 @@ class Trainer {
   double evaluate(
       const OnProgress& on_progress = [] {}, std::size_t set = 0);
 
+  /// Throws exit 93 on one rank if a trained weight is not finite on any: the last update has
+  /// diverged, and the state is not worth saving. Reads the master weights once. Collective.
+  void check_weights() const;
+
   std::int64_t step() const { return step_; }
   std::int64_t tokens() const { return tokens_; }
 
