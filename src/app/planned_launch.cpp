@@ -35,8 +35,13 @@ double PlannedLaunch::limit() const {
 namespace {
 
 /// Loads a rank's hardware. Throws a user error if the file cannot be used for this plan.
+/// Returns how many ranks share a machine.
+int ranks_per_machine(const PlanArguments& asked) {
+  return asked.ranks_per_node == 0 ? asked.ranks : std::min(asked.ranks, asked.ranks_per_node);
+}
+
 device::Hardware hardware_of_rank(const PlanArguments& asked) {
-  const int ranks = asked.ranks_per_node == 0 ? asked.ranks : asked.ranks_per_node;
+  const int ranks = ranks_per_machine(asked);
   auto hardware = config::load_hardware(asked.hardware);
   validate(!hardware.is_measured() || hardware.measured.ranks == ranks,
            "{} was measured with {} per node, but the plan has {}; measure with that many",
@@ -56,7 +61,7 @@ LaunchPlanner::LaunchPlanner(const PlanArguments& asked)
     : asked_(asked), hardware_(hardware_of_rank(asked)) {}
 
 train::Setup LaunchPlanner::setup(const train::Inputs& inputs) const {
-  const int per_machine = asked_.ranks_per_node == 0 ? asked_.ranks : asked_.ranks_per_node;
+  const int per_machine = ranks_per_machine(asked_);
   const int threads = inputs.train.threads;
   validate(!hardware_.is_measured() || threads == 0 || threads == hardware_.threads,
            "{} was measured with {} per rank, but train.threads is {}; measure with that many",

@@ -15,7 +15,8 @@ namespace llamesh::config {
 /// the path is from the command line.
 std::filesystem::path resolve_path(const Node& path, const std::string& name);
 
-/// Returns true if an override gives this key a value.
+/// Returns true if the overrides give this key a value, also as part of its group. Throws a user
+/// error if one of them is malformed.
 bool sets(const std::vector<std::string>& overrides, const std::string& key);
 
 /// Removes keys from an input file's tree that `overrides`, not yet applied, replace by another

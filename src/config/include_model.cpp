@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <ranges>
 #include <utility>
 
 #include "checkpoint/location.hpp"
@@ -51,7 +52,7 @@ void check_hf_folder(const fs::path& folder, const std::string& where, const std
   validate(fs::exists(folder, ignored), "{}: model.hf: {} does not exist{}", where, folder.string(),
            is_name_on_hub(written)
                ? fmt::format("; if you mean the model on the Hugging Face Hub, download it first: "
-                             "huggingface-cli download {0} --local-dir {0}",
+                             "hf download {0} --local-dir {0}",
                              written)
                : "");
   validate(fs::is_directory(folder, ignored), "{}: model.hf: {} is not a folder", where,
@@ -145,9 +146,15 @@ void include_peft_folder(Node& lora, const std::string& name) {
 }  // namespace
 
 bool sets(const std::vector<std::string>& overrides, const std::string& key) {
-  return std::ranges::any_of(overrides, [&](const std::string& text) {
-    return text.starts_with(key + '=') && text.size() > key.size() + 1;
-  });
+  Node root;
+  for (const auto& text : overrides)
+    if (!is_spec_override(text)) apply_override(root, text);
+  const Node* node = &root;
+  for (const auto part : key | std::views::split('.')) {
+    node = node->find(std::string_view(part.begin(), part.end()));
+    if (node == nullptr) return false;
+  }
+  return node->kind != Node::Kind::null;
 }
 
 fs::path resolve_path(const Node& path, const std::string& name) {

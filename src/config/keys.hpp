@@ -22,8 +22,8 @@ void shape_keys(Io& io, model::ModelConfig& m) {
   io.automatic("head_dim", m.head_dim);
   io.key("vocab_size", m.vocab_size, from_to(1, 2147483647));
   io.key("max_position_embeddings", m.max_position_embeddings, at_least(0));
-  io.key("rms_norm_eps", m.rms_norm_eps, above(0));
-  io.key("layer_norm_epsilon", m.layer_norm_epsilon, above(0));
+  io.key("rms_norm_eps", m.rms_norm_eps, from_to(1e-30, 1));  // the kernels take fp32
+  io.key("layer_norm_epsilon", m.layer_norm_epsilon, from_to(1e-30, 1));
   io.key("rope_theta", m.rope_theta, above(0));
   io.optional_section("rope_scaling", m.rope_scaling, [&](model::RopeScaling& r) {
     io.key("rope_type", r.rope_type);
@@ -144,7 +144,7 @@ void training_keys(Io& io, Inputs& in) {
     io.key("name", in.optimizer.name);
     io.key("lr", in.optimizer.lr, above(0));
     io.pair("betas", in.optimizer.beta1, in.optimizer.beta2, from_below(0, 1));
-    io.key("eps", in.optimizer.eps, above(0));
+    io.key("eps", in.optimizer.eps, from_to(1e-30, 1));
     io.key("weight_decay", in.optimizer.weight_decay, at_least(0));
     io.key("clip_norm", in.optimizer.clip_norm, at_least(0));
     io.key("moments", in.optimizer.moments);

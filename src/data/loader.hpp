@@ -18,9 +18,9 @@ namespace llamesh::data {
 struct BatchPartition {
   std::int64_t sequence_length = 512;
   std::int64_t micro_batch = 1;  ///< sequences per micro-batch and rank
-  std::int64_t global_batch =
-      1;         ///< sequences of a step over all ranks: a multiple of ranks * micro_batch
-  int rank = 0;  ///< sequences per step over all ranks: a multiple of ranks * micro_batch
+  /// Sequences of a step over all ranks: a multiple of ranks * micro_batch.
+  std::int64_t global_batch = 1;
+  int rank = 0;  ///< among the data ranks
   int ranks = 1;
 
   std::int64_t micro_batches() const { return global_batch / (ranks * micro_batch); }

@@ -11,7 +11,7 @@
 namespace llamesh::data {
 namespace {
 
-constexpr std::int64_t random_stream_size = std::int64_t{1} << 40;  // far more than a run can read
+constexpr std::int64_t random_stream_size = std::int64_t{1} << 40;  // then it begins again
 
 /// Writes tokens [first, first + out.size()) from an endless stream of ids below `vocab_size`.
 /// Token i is a function of (seed, vocab_size, i) only: Philox's word i times vocab_size / 2^32

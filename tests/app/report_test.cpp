@@ -12,8 +12,12 @@
 
 #include "app/report/chart.hpp"
 #include "app/report/run_metrics.hpp"
+#include "app/report/summary.hpp"
+#include "config/inputs.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
+#include "model/parameters.hpp"
+#include "runs/small_run.hpp"
 #include "support.hpp"
 #include "temporary_folder.hpp"
 #include "train/job/run_state.hpp"
@@ -95,20 +99,38 @@ TEST_F(Report, DeeplyNestedValuesAreLeftOut) {
 }
 
 TEST_F(Report, ShowsHeadlinesChartsAndConfig) {
-  write("config.yaml",
-        "model: {hidden_size: 64, intermediate_size: 128, num_hidden_layers: 2,\n"
-        "  num_attention_heads: 4, num_key_value_heads: 2, vocab_size: 100}\n"
-        "mesh: {axes: {replicate: 2, shard: 3}}\nsharding: {strategy: hybrid_shard}\n");
+  auto inputs = test::small_inputs(folder);
+  inputs.mesh = {.replicate = 2, .shard = 3};
+  inputs.sharding.strategy = sharding::Strategy::hybrid_shard;
+  write("config.yaml", config::to_yaml(inputs));
   std::string lines;
   for (int i = 1; i <= 50; ++i) lines += step(i, std::to_string(5.0 - 0.05 * i), "1234");
   const std::string html = report(lines + event("validation", 50, ",\"loss\":2.71828"));
   for (const char* part :
-       {"2.7183", "2 layers", "heads 4/2", "replicate 2 × shard 3", "hybrid_shard", "1.23 k",
+       {"2.7183", "3 layers", "heads 6/3", "replicate 2 × shard 3", "hybrid_shard", "1.23 k",
         "25.0 %", "8.0 MiB", "5.0 MiB", "1.0 MiB", "512.0 KiB"})
     EXPECT_NE(html.find(part), std::string::npos) << part;
   EXPECT_EQ(count(html, "<figure"), 8u);
   EXPECT_EQ(count(html, "<svg"), 10u);  // the wide ones also for narrow screens
   EXPECT_EQ(count(html, "nothing recorded"), 0u);
+}
+
+TEST_F(Report, CountsTheParametersOfEveryFamily) {
+  for (const auto& [family, experts] :
+       {std::pair("llama", 0), std::pair("gpt2", 0), std::pair("mixtral", 4)}) {
+    auto inputs = test::small_inputs(folder);
+    inputs.model.family = family;
+    inputs.model.num_key_value_heads = inputs.model.num_attention_heads;
+    inputs.model.max_position_embeddings = family == std::string("gpt2") ? 24 : 0;
+    inputs.model.num_experts = experts;
+    inputs.model.num_experts_per_tok = experts / 2;
+    const auto config = config::to_yaml(inputs);
+    write("config.yaml", config);
+    const auto table = model::parameter_table(config::parse_inputs(config, "config.yaml").model);
+    EXPECT_NE(report(step(1, "5")).find(parameters_text(table.numel()) + " parameters"),
+              std::string::npos)
+        << family;
+  }
 }
 
 TEST_F(Report, ShowsEachValidationSetAndEarlyStop) {
@@ -364,14 +386,15 @@ TEST_F(Report, ComparesRuns) {
 
 TEST_F(Report, TellsRanksAndMeshOfTheLastStart) {
   const std::string start = R"(,"ranks":6,"mesh":"replicate=2 x shard=3")";
-  const std::string config = "mesh: {axes: {replicate: auto, shard: auto, tensor: 1}}\n";
-  write("config.yaml", config);
+  auto inputs = test::small_inputs(folder);
+  inputs.mesh.tensor = 3;
+  write("config.yaml", config::to_yaml(inputs));
   const auto page = report(event("start", 0, start) + step(1, "5"));
   EXPECT_NE(page.find("6 ranks · replicate 2 × shard 3"), std::string::npos);
   // For a run by an earlier version, only its inputs are known.
   const auto older = report(step(1, "5"));
-  const auto facts = older.substr(older.find("<p class=\"facts\">"), 60);
-  EXPECT_NE(facts.find(">tensor 1<"), std::string::npos) << facts;
+  const auto facts = older.substr(older.find("<p class=\"facts\">"), 200);
+  EXPECT_NE(facts.find(" · tensor 3 · fp32"), std::string::npos) << facts;
 
   fs::create_directory(folder / "other");
   write("other/metrics.jsonl", event("start", 0, R"(,"ranks":1,"mesh":"shard=1")") + step(1, "5"));

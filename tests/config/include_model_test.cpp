@@ -106,7 +106,7 @@ TEST_F(NamedModel, ThatDoesNotExistIsNamedWithItsKey) {
       "command line: model.hf: " + adapter +
           " holds adapters only; name their base model there, and model.lora.from=" + adapter);
   EXPECT_TRUE(test::error_of([&] { load({"model.hf=meta-llama/Llama-3.2-1B"}); })
-                  .ends_with("download it first: huggingface-cli download meta-llama/Llama-3.2-1B "
+                  .ends_with("download it first: hf download meta-llama/Llama-3.2-1B "
                              "--local-dir meta-llama/Llama-3.2-1B"));
   EXPECT_EQ(test::error_of([&] { load({"model.file=" + folder_.path("none")}); }),
             "command line: model.file: '" + folder_.path("none") + "' does not exist");

@@ -8,6 +8,7 @@
 #include "app/planned_launch.hpp"
 #include "app/report/summary.hpp"
 #include "config/enum_names.hpp"
+#include "config/include.hpp"
 #include "config/inputs.hpp"
 #include "core/log.hpp"
 
@@ -98,9 +99,7 @@ class Sweep {
 
   template <class T>
   std::vector<T> values(const std::string& key, T given, std::vector<T> all) const {
-    const bool is_set = std::ranges::any_of(
-        asked_.overrides, [&](const std::string& text) { return text.starts_with(key + '='); });
-    return is_set ? std::vector<T>{given} : all;
+    return config::sets(asked_.overrides, key) ? std::vector<T>{given} : all;
   }
 
   /// Larger ones take more memory: after one that does not fit there is none that does.
@@ -172,7 +171,7 @@ void print_as_table(const std::vector<Row>& rows) {
   const auto& least =
       *std::ranges::min_element(rows, {}, [](const Row& row) { return row.step.peak; });
   fail(ExitCode::bad_input,
-       "nothing fits into {} on {} ranks: the least is {} at the peak ({}, {}, "
+       "nothing fits into {} on {} ranks: the smallest peak is {} ({}, {}, "
        "checkpointing {}, offload {}, micro-batch {}: {}); use more ranks, a shorter "
        "data.sequence_length or a "
        "smaller model",

@@ -138,14 +138,14 @@ class Plot {
     out += y_axis();
     out += x_axis("by-step", "step", x_);
     out += x_axis("by-time", clocks_.unit, time_);
-    for (const auto& [label, colour, steps] : chart_.marks)
+    for (const auto& [label, color, steps] : chart_.marks)
       for (const double at : steps)
         if (at >= x_.low && at <= x_.high)
           out += fmt::format(
               "<line class=\"mark\" style=\"--c:var({0})\" data-x=\"{1}\" x1=\"{2:.1f}\" "
               "x2=\"{2:.1f}\" "
               "y1=\"{3}\" y2=\"{4}\"/>\n",
-              colour, at, x(at), top, height_ - bottom);
+              color, at, x(at), top, height_ - bottom);
     for (const Series& series : chart_.series) out += drawn(series);
     return out + "</svg>\n";
   }
@@ -212,7 +212,7 @@ class Plot {
       path += fmt::format("{}{:.1f} {:.1f}", pen_down ? 'L' : 'M', x(p.x), y(p.y));
       steps += fmt::format("{}{}", steps.empty() ? "" : " ", p.x);
       values += fmt::format("{}{:.5g}", values.empty() ? "" : " ", p.y);
-      // A point without neighbours would be invisible as a line.
+      // A point without neighbors would be invisible as a line.
       if (series.mark == Mark::dots || series.points.size() == 1)
         dots += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.2\"/>", x(p.x), y(p.y));
       pen_down = true;
@@ -223,7 +223,7 @@ class Plot {
     return fmt::format(
         "<g class=\"series\" style=\"--c:var({})\" data-label=\"{}\" data-run=\"{}\" "
         "data-x=\"{}\" data-y=\"{}\"><path class=\"{}{}\" d=\"{}\"/>{}</g>\n",
-        series.colour, escaped(series.label), series.run, steps, values, kind,
+        series.color, escaped(series.label), series.run, steps, values, kind,
         series.dashed ? " dashed" : "", path, dots);
   }
 
@@ -237,15 +237,15 @@ std::string legend(const Chart& chart) {
   std::string out;
   for (const Series& series : chart.series)
     if (!series.points.empty())
-      out += fmt::format("<span style=\"--c:var({})\"><i class=\"{}\"></i>{}</span>", series.colour,
+      out += fmt::format("<span style=\"--c:var({})\"><i class=\"{}\"></i>{}</span>", series.color,
                          series.mark == Mark::faint_line ? "pale"
                          : series.mark == Mark::dots     ? "dot"
                          : series.dashed                 ? "dashed"
                                                          : "",
                          escaped(series.label));
-  for (const auto& [label, colour, steps] : chart.marks)
+  for (const auto& [label, color, steps] : chart.marks)
     if (!steps.empty())
-      out += fmt::format("<span style=\"--c:var({})\"><i class=\"dash\"></i>{}</span>", colour,
+      out += fmt::format("<span style=\"--c:var({})\"><i class=\"dash\"></i>{}</span>", color,
                          escaped(label));
   return out;
 }

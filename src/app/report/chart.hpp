@@ -17,8 +17,8 @@ enum class Mark {
 };
 
 struct Series {
-  std::string label;   ///< in the legend
-  std::string colour;  ///< a CSS custom property, e.g. "--blue"
+  std::string label;  ///< in the legend
+  std::string color;  ///< a CSS custom property, e.g. "--blue"
   Mark mark = Mark::line;
   std::vector<Point> points = {};
   std::size_t run = 0;  ///< the run whose clock gives the times of its steps
@@ -42,7 +42,7 @@ enum class YScale { fitted, from_zero, logarithmic };
 /// Vertical dashed lines, named once in the legend if there are any.
 struct MarkedSteps {
   std::string label;
-  std::string colour;  ///< as for a series
+  std::string color;  ///< as for a series
   std::vector<double> at = {};
 };
 
@@ -57,7 +57,7 @@ struct Chart {
 };
 
 /// Draws the chart over the steps as a <figure> with inline SVG; report_style.hpp's style sheet
-/// sets fonts and colours. Without any finite point it says "nothing recorded". It embeds the point
+/// sets fonts and colors. Without any finite point it says "nothing recorded". It embeds the point
 /// values and a second axis, with time, for report_script.hpp's script.
 std::string draw(const Chart& chart, const Clocks& clocks);
 

@@ -2,7 +2,7 @@
 
 namespace llamesh::app {
 
-/// Style sheet for report.html. Charts name their colours by these custom properties.
+/// Style sheet for report.html. Charts name their colors by these custom properties.
 inline constexpr const char* report_style = R"css(
 :root { color-scheme: light dark; --page: #f6f7f9; --card: #fff; --ink: #1c2330; --soft: #5b6577;
   --line: #e3e7ee; --blue: #2563b8; --orange: #d9660b; --red: #c43c4e; --green: #2c8a57;

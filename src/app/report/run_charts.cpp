@@ -15,7 +15,7 @@
 namespace llamesh::app {
 namespace {
 
-constexpr std::array colours{"--blue", "--orange", "--green", "--purple", "--red", "--teal"};
+constexpr std::array colors{"--blue", "--orange", "--green", "--purple", "--red", "--teal"};
 constexpr std::size_t clock_points = 400;
 
 std::vector<Point> points_of(const RunMetrics& run, const Field& field) {
@@ -71,15 +71,15 @@ std::vector<Point> curve(const RunMetrics& run, const Field& field) {
   return smoothed(raw, smoothing_span(raw.size()));
 }
 
-Series line(const std::string& label, const std::string& colour, std::vector<Point> points,
+Series line(const std::string& label, const std::string& color, std::vector<Point> points,
             Mark mark = Mark::line) {
-  return {.label = label, .colour = colour, .mark = mark, .points = std::move(points)};
+  return {.label = label, .color = color, .mark = mark, .points = std::move(points)};
 }
 
 std::vector<Series> raw_and_smooth(const RunMetrics& run, const std::string& label,
-                                   const std::string& colour, const Field& field) {
-  return {line(label + ", each step", colour, points_of(run, field), Mark::faint_line),
-          line(label + ", smoothed", colour, curve(run, field))};
+                                   const std::string& color, const Field& field) {
+  return {line(label + ", each step", color, points_of(run, field), Mark::faint_line),
+          line(label + ", smoothed", color, curve(run, field))};
 }
 
 std::vector<Point> points_of(const std::map<std::int64_t, double>& losses) {
@@ -153,7 +153,7 @@ Chart loss_chart(const RunMetrics& run) {
       line(label(run.validation_set), "--orange", points_of(run.validation), Mark::dots));
   for (std::size_t i = 0; const auto& [set, losses] : run.other_validation)
     chart.series.push_back(
-        line(label(set), colours[(2 + i++) % colours.size()], points_of(losses), Mark::dots));
+        line(label(set), colors[(2 + i++) % colors.size()], points_of(losses), Mark::dots));
   chart.marks = marks_of(run);
   return scaled(std::move(chart));
 }
@@ -203,7 +203,7 @@ Chart traffic_chart(const RunMetrics& run) {
               .unit = fmt::format("{} sent per rank and step", unit.name),
               .scale = YScale::from_zero};
   for (const auto& axis : axes_of(run, &StepMetrics::traffic))
-    chart.series.push_back(line(axis, colours[chart.series.size() % colours.size()],
+    chart.series.push_back(line(axis, colors[chart.series.size() % colors.size()],
                                 points_of(run, of_axis(&StepMetrics::traffic, axis, unit.bytes))));
   return chart;
 }
@@ -217,8 +217,7 @@ Chart time_chart(const RunMetrics& run) {
   chart.series.push_back(
       line("computing", "--blue", curve(run, [](auto& m) { return m.seconds_compute; })));
   for (const auto& axis : axes_of(run, &StepMetrics::exposed))
-    chart.series.push_back(line("waiting for " + axis,
-                                colours[chart.series.size() % colours.size()],
+    chart.series.push_back(line("waiting for " + axis, colors[chart.series.size() % colors.size()],
                                 curve(run, of_axis(&StepMetrics::exposed, axis))));
   if (chart.series.size() > 1) return chart;
   return {.title = "Step time",
@@ -232,17 +231,17 @@ Chart time_chart(const RunMetrics& run) {
 Chart comparing(Chart chart, const std::vector<ReportedRun>& runs, const Field& field) {
   for (std::size_t i = 0; i < runs.size(); ++i)
     chart.series.push_back({.label = runs[i].name,
-                            .colour = colours[i % colours.size()],
+                            .color = colors[i % colors.size()],
                             .points = curve(runs[i].metrics, field),
                             .run = i,
-                            .dashed = i >= colours.size()});
+                            .dashed = i >= colors.size()});
   return chart;
 }
 
 /// Draws how evenly tokens were spread over experts.
 Chart expert_load_chart(const RunMetrics& run) {
-  const auto curve_of = [&](const char* label, const char* colour, const char* name) {
-    return line(label, colour, curve(run, of_axis(&StepMetrics::experts, name)));
+  const auto curve_of = [&](const char* label, const char* color, const char* name) {
+    return line(label, color, curve(run, of_axis(&StepMetrics::experts, name)));
   };
   return {.title = "Expert load",
           .unit = "tokens relative to an equal share, smoothed",
@@ -267,7 +266,7 @@ Chart comparing_validation(const std::vector<ReportedRun>& runs) {
   Chart chart{.title = "Validation loss", .unit = "nats per token", .wide = true};
   for (std::size_t i = 0; i < runs.size(); ++i)
     chart.series.push_back({.label = runs[i].name,
-                            .colour = colours[i % colours.size()],
+                            .color = colors[i % colors.size()],
                             .mark = Mark::dots,
                             .points = points_of(runs[i].metrics.validation),
                             .run = i});

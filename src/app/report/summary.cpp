@@ -1,7 +1,6 @@
 #include "app/report/summary.hpp"
 
 #include <fmt/chrono.h>
-#include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,8 +8,9 @@
 #include <limits>
 
 #include "app/report/chart.hpp"
+#include "config/inputs.hpp"
+#include "core/error.hpp"
 #include "core/median.hpp"
-#include "model/model_config.hpp"
 #include "model/parameters.hpp"
 
 namespace llamesh::app {
@@ -20,43 +20,27 @@ std::string loss_text(double loss) {
   return std::isfinite(loss) ? fmt::format("{:.4f}", loss) : "–";
 }
 
-/// Facts from config.yaml, as far as it can be read.
+/// Facts from config.yaml; empty if this llamesh cannot read it.
 struct Described {
   std::string model = {}, mesh = {}, strategy = {}, precision = {};
 };
 
-std::string scalar(const YAML::Node& node) {
-  return node.IsScalar() ? node.Scalar() : "";
-}
-
-std::string describe_model(const YAML::Node& model) {
-  model::ModelConfig config;
-  const auto take = [&](const char* key, std::int64_t& value) {
-    if (model[key]) value = model[key].as<std::int64_t>();
-  };
-  take("hidden_size", config.hidden_size);
-  take("intermediate_size", config.intermediate_size);
-  take("num_hidden_layers", config.num_hidden_layers);
-  take("num_attention_heads", config.num_attention_heads);
-  take("num_key_value_heads", config.num_key_value_heads);
-  take("head_dim", config.head_dim);
-  take("vocab_size", config.vocab_size);
-  if (model["tie_word_embeddings"])
-    config.tie_word_embeddings = model["tie_word_embeddings"].as<bool>();
-  config = config.resolved();
+std::string describe_model(const model::ModelConfig& config) {
   return fmt::format("{} parameters · {} layers · hidden {} · heads {}/{} · vocabulary {}",
                      parameters_text(model::parameter_table(config).numel()),
                      config.num_hidden_layers, config.hidden_size, config.num_attention_heads,
                      config.num_key_value_heads, config.vocab_size);
 }
 
-/// Describes the axes with sizes in config.yaml; "auto" ones are unknown.
-std::string describe_mesh(const YAML::Node& mesh) {
+/// Describes the axes whose sizes the inputs give.
+std::string describe_mesh(const comm::MeshOptions& mesh) {
   std::string text;
-  for (const auto& axis : mesh["axes"])
-    if (scalar(axis.second) != "auto")
-      text += fmt::format("{}{} {}", text.empty() ? "" : " × ", scalar(axis.first),
-                          scalar(axis.second));
+  for (const auto& [axis, size] : {std::pair("replicate", mesh.replicate),
+                                   {"shard", mesh.shard},
+                                   {"expert", mesh.expert},
+                                   {"context", mesh.context},
+                                   {"tensor", mesh.tensor}})
+    if (size > 1) text += fmt::format("{}{} {}", text.empty() ? "" : " × ", axis, size);
   return text;
 }
 
@@ -79,28 +63,15 @@ Shape shape_of(const ReportedRun& run, const Described& about) {
           start.mesh.empty() ? about.mesh : typeset(start.mesh)};
 }
 
-Described describe(const std::string& text) {
-  Described about;
-  const auto attempt = [](std::string& into, const std::function<std::string()>& get) {
-    try {
-      into = get();
-    } catch (const std::exception&) {
-      into.clear();  // left out of the page
-    }
-  };
-  YAML::Node config;
+Described describe(const std::string& config) {
   try {
-    config = YAML::Load(text);
-  } catch (const YAML::Exception&) {
-    return about;
+    const auto in = config::parse_inputs(config, "config.yaml");
+    return {describe_model(in.model), describe_mesh(in.mesh),
+            std::string(sharding::name_of(in.sharding.strategy)),
+            std::string(name_of(in.precision.parameters))};
+  } catch (const Error&) {
+    return {};
   }
-  if (!config.IsMap()) return about;
-  const YAML::Node& fixed = config;  // operator[] on a const Node adds nothing
-  attempt(about.model, [&] { return fixed["model"] ? describe_model(fixed["model"]) : ""; });
-  attempt(about.mesh, [&] { return describe_mesh(fixed["mesh"]); });
-  attempt(about.strategy, [&] { return scalar(fixed["sharding"]["strategy"]); });
-  attempt(about.precision, [&] { return scalar(fixed["precision"]["parameters"]); });
-  return about;
 }
 
 std::string tile(const std::string& label, const std::string& value, const std::string& note = "") {
