@@ -106,6 +106,15 @@ no_more_threads() {
     $tiny train.threads=64
 }
 
+# More threads than the rank has cores: a forgotten --cpus-per-task.
+more_threads_than_cores() {
+  # shellcheck disable=SC2016
+  through 0 'taskset -cp "$(taskset -cp $$ | sed "s/.*: //; s/[-,].*//")" $$ >/dev/null'
+  launch 2 train $tiny train.steps=1 train.threads=2
+  [[ $code == 0 ]] || bad "the run failed"
+  [[ $(grep -c 'train.threads is 2, but rank 0 may use 1 core: ' err) == 1 ]] || bad "it does not warn, or not once"
+}
+
 # A rank may map too little: oneDNN, Open MPI and OpenMP would end it by a signal or their own exit codes.
 little_address_space() {
   through 1 "ulimit -v 460000"
@@ -225,6 +234,16 @@ divergence() {
   launch 4 train $tiny optimizer.lr=1e6 schedule.warmup_steps=0
   expect_end 93
   expect_line "step " "diverged" "optimizer.lr" "is not finite on"
+}
+# The first update makes weights that are not finite: they are not saved, and a start with another rate is a fresh one.
+diverged_weights() {
+  launch 4 train $tiny optimizer.lr=1e300 schedule.warmup_steps=0 checkpoint.every_steps=1
+  expect_end 93
+  expect_line "step 1 is not saved" "not finite" "optimizer.lr"
+  expect_state failed 93 "step 1 is not saved"
+  [[ -z $(ls runs/tiny/checkpoints) ]] || bad "there is a checkpoint: $(ls runs/tiny/checkpoints)"
+  launch 4 train $tiny train.steps=1
+  [[ $code == 0 && -e runs/tiny/checkpoints/step_00000001 ]] || bad "it does not train afterwards"
 }
 # The first update makes the weights so large that no later step is finite.
 skipped_steps() {

@@ -299,6 +299,23 @@ cannot_launch() {
   expect 0 "node1,node2 node2,node3" ""
 }
 
+# srun cannot launch anything anywhere, as with a wrong --mpi: no node is to blame.
+launches_nowhere() {
+  given <<<'try_node() { :; }; launch() { exit 1; }'
+  supervise --spares 1
+  expect 1 "node1,node2 node1,node2 node1,node2 node1,node2 node1,node2" ""
+  [[ ! -e run/bad_nodes.json ]] || bad "a node is blamed"
+  logs "has not started in 5 launches"
+}
+
+# The run refuses every number of nodes but the full one, of which one is lost.
+needs_all_nodes() {
+  given <<<'try_node() { [[ $1 == node3 ]] || echo launched; }
+    launch() { (($1 > 1)) && exit 78; ends stopped 75 10 "rank 4 on node3 is silent" node3; }'
+  supervise
+  expect 75 "node1,node2,node3 node1,node2 node1" "requeue 7;update JobId=7 ExcNodeList=node3"
+}
+
 told() {
   local signal
   for signal in USR1 USR2 TERM; do
@@ -324,7 +341,7 @@ cancelled() {
   expect 75 "node1,node2" ""
 }
 
-# The job was queued again meanwhile, and runs elsewhere: this script's node was cut off.
+# The job was requeued meanwhile, and runs elsewhere: this script's node was cut off.
 runs_elsewhere() {
   given <<<'launch() { echo 1 >restarts; ends stopped 75 12 "rank 2 on node2 is silent" node2; }'
   supervise --spares 1

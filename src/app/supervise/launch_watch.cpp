@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "core/error.hpp"
@@ -15,10 +16,15 @@ namespace {
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
+/// Time for srun to start the program, in multiples of MPI_Init's limit: a container may have to be
+/// unpacked first.
+constexpr int mpi_limits_to_start = 5;
 /// Time for srun to end once state.json says that the run has ended. After a failure all ranks are
-/// gone within seconds; after a last save MPI_Finalize may take its 60 s, and the report some more.
+/// gone within seconds. After a last save, rank 0 writes the report, and MPI_Finalize may take its
+/// limit.
 constexpr auto grace_after_failure = 8s;
-constexpr auto grace_after_end = 90s;
+constexpr std::chrono::seconds least_grace_after_end = 90s;
+constexpr auto time_for_report = 30s;
 constexpr auto started_file_variable = "LLAMESH_STARTED_FILE";
 
 }  // namespace
@@ -34,10 +40,11 @@ void announce_start() {
 }
 
 LaunchWatch::LaunchWatch(const fs::path& run_folder, const LaunchRecord& record,
-                         std::chrono::seconds start_limit)
+                         std::chrono::seconds mpi_limit)
     : started_file_(fs::absolute(run_folder / ".started")),
       record_(record),
-      start_limit_(start_limit) {
+      start_limit_(mpi_limits_to_start * mpi_limit),
+      grace_after_end_(std::max(least_grace_after_end, mpi_limit + time_for_report)) {
   std::error_code ignored;
   fs::remove(started_file_, ignored);
   setenv(started_file_variable, started_file_.c_str(), 1);
@@ -67,7 +74,7 @@ std::optional<std::string> LaunchWatch::reason_to_end() {
   const auto now = Clock::now();
   if (!ended_) ended_ = now;
   const bool failed = record_.end(0).kind == LaunchEnd::Kind::failed;
-  const auto grace = failed ? grace_after_failure : grace_after_end;
+  const auto grace = failed ? grace_after_failure : grace_after_end_;
   if (now - *ended_ < grace) return {};
   return fmt::format("srun still waits {} s after the end of the run: it is killed", grace.count());
 }

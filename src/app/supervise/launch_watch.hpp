@@ -19,10 +19,11 @@ class LaunchWatch {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// Watches a launch that begins now; borrows the record from before it. `start_limit` is the time
-  /// for rank 0 to announce its start; 0: none. Names the file for that in the environment.
+  /// Watches a launch that begins now; borrows the record from before it. `mpi_limit` is the time
+  /// limit of MPI_Init and MPI_Finalize; 0: none. Rank 0 has five times that to announce its start.
+  /// Names the file for that in the environment.
   LaunchWatch(const std::filesystem::path& run_folder, const LaunchRecord& record,
-              std::chrono::seconds start_limit);
+              std::chrono::seconds mpi_limit);
   ~LaunchWatch();
   LaunchWatch(const LaunchWatch&) = delete;
   LaunchWatch& operator=(const LaunchWatch&) = delete;
@@ -37,7 +38,7 @@ class LaunchWatch {
 
   std::filesystem::path started_file_;
   const LaunchRecord& record_;
-  std::chrono::seconds start_limit_;
+  std::chrono::seconds start_limit_, grace_after_end_;
   Clock::time_point begun_ = Clock::now();
   bool has_started_ = false;
   std::optional<Clock::time_point> ended_;

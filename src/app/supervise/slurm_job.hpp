@@ -29,7 +29,7 @@ class SlurmJob {
   /// Returns "job 17".
   std::string name() const { return "job " + id_; }
 
-  /// Returns false if the job was cancelled, or has been queued again. While the controller does
+  /// Returns false if the job was cancelled, or has been requeued. While the controller does
   /// not answer, as during its restart, nobody can say; waits for it up to ten minutes.
   bool runs() const;
   /// Returns the nodes that the job still has, without those that are down.

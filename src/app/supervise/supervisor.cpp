@@ -46,9 +46,6 @@ constexpr auto look_interval = 1s;  // at state.json
 /// Time for nodes that do not answer Slurm, if the run would otherwise continue on fewer: a busy
 /// one answers within seconds.
 constexpr auto silence_limit = 15s;
-/// Time for srun to start the program, in multiples of LLAMESH_MPI_TIMEOUT: a container may have to
-/// be unpacked first.
-constexpr int mpi_timeouts_to_start = 5;
 /// Pauses before the launches that follow one that has not started. Leftovers of an earlier step on
 /// a node are in the way until Slurm clears them away.
 constexpr std::array pauses{0s, 5s, 10s, 20s};
@@ -141,8 +138,7 @@ class Supervisor {
   /// See SlurmJob::runs().
   bool job_runs() {
     if (job_.runs()) return true;
-    say("{} does not run any more, or was queued again: the run is not launched again",
-        job_.name());
+    say("{} does not run any more, or was requeued: the run is not launched again", job_.name());
     return false;
   }
 
@@ -225,7 +221,7 @@ class Supervisor {
     guard_.place_on(guard_nodes(nodes));
     setenv("LLAMESH_LAUNCH_TIME", fmt::format("{:.3f}", unix_time()).c_str(), 1);
     announce_spares(nodes);
-    LaunchWatch watch(folder_, *record_, start_limit(nodes));
+    LaunchWatch watch(folder_, *record_, mpi_limit(nodes));
     Child srun(command_for(nodes));
     bool told = false;
     auto looked = Clock::now();
@@ -255,10 +251,11 @@ class Supervisor {
     });
   }
 
-  std::chrono::seconds start_limit(const Nodes& nodes) const {
+  /// Returns how long the ranks wait for one another in MPI_Init and MPI_Finalize.
+  std::chrono::seconds mpi_limit(const Nodes& nodes) const {
     const auto environment = [](const char* name) { return std::getenv(name); };
     const auto ranks = static_cast<int>(nodes.size()) * job_.ranks_per_node();
-    return mpi_timeouts_to_start * comm::mpi_timeout(environment, ranks);
+    return comm::mpi_timeout(environment, ranks);
   }
 
   /// Returns the nodes for the guard: not this one, and in the launch if possible.
@@ -282,11 +279,11 @@ class Supervisor {
     blame_for_earlier_failure();
     const bool has_started = end.kind != LaunchEnd::Kind::not_started;
     if (has_started) blamed_.emplace();
-    const bool refused_smaller =
-        end.code == 78 && nodes.size() < wanted_ && nodes.size() > 1 && !has_started;
+    const bool refused_smaller = end.code == 78 && nodes.size() < wanted_ && !has_started;
     if (refused_smaller) {
+      last_code_ = 75;  // only for its number of nodes: a requeued job has all again
       max_nodes_ = nodes.size() - 1;
-      return {};
+      return max_nodes_ > 0 ? std::nullopt : std::optional(finish(last_code_));
     }
     max_nodes_ = wanted_;
     const bool told = received_stop_signal() != 0 || is_killed_by_stop_signal(end.code) || halts();
@@ -307,8 +304,12 @@ class Supervisor {
   }
 
   std::optional<int> after_no_start(const LaunchEnd& end, const Nodes& nodes) {
-    const auto bad = job_.nodes_without_launch(nodes);
+    auto bad = job_.nodes_without_launch(nodes);
     auto others = usable_nodes();
+    // The launcher itself may be at fault, for example with a wrong --mpi.
+    const bool launches_nowhere = !blamed_ && bad.size() == nodes.size() &&
+                                  job_.nodes_without_launch(others).size() == others.size();
+    if (launches_nowhere) bad.clear();
     std::erase_if(others,
                   [&](const auto& node) { return std::ranges::find(bad, node) != bad.end(); });
     const bool enough = bad_nodes_.choose(others, max_nodes_).size() == max_nodes_;
@@ -326,8 +327,7 @@ class Supervisor {
       return 1;  // not 75, at which some sites queue a job again: it would fare no better
     }
     const auto pause = pauses.at(fruitless_launches_++);
-    say("llamesh has not started (exit code {}): it is tried once more, after {} s", end.code,
-        pause.count());
+    say("llamesh has not started (exit code {}): retrying in {} s", end.code, pause.count());
     pause_for(pause);
     return {};
   }
@@ -373,7 +373,7 @@ class Supervisor {
     for (const auto& node : job_.nodes())
       if (bad_nodes_.is_out(node) && std::ranges::find(excluded, node) == excluded.end())
         excluded.push_back(node);
-    say("the run stopped (exit code {}): {} is queued again{}{}", code, job_.name(),
+    say("the run stopped (exit code {}): {} is requeued{}{}", code, job_.name(),
         excluded.empty() ? "" : " without ", fmt::join(excluded, ","));
     clean_up();
     job_.requeue(excluded);
@@ -382,7 +382,7 @@ class Supervisor {
 
   /// Removes the run's memory checkpoints, if any, before the job releases its nodes. If the nodes
   /// are already gone, the ranks had time to save and to remove them. Only once: after that, a job
-  /// that is queued again takes no more steps.
+  /// that is requeued takes no more steps.
   void clean_up() {
     if (std::exchange(is_clean_, true)) return;
     std::error_code ignored;

@@ -68,7 +68,8 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology);
 Setup make_setup(const comm::Communicator& world, const Inputs& inputs);
 
 /// Sets this rank's number of compute threads and returns it. 0: the cores available to this
-/// process, divided among the ranks on its machine that may use the same ones. Collective.
+/// process, divided among the ranks on its machine that may use the same ones. Warns if rank 0 has
+/// fewer cores than `requested`. Collective.
 int set_threads(int requested, const comm::Communicator& world);
 
 /// Calls `tokenize` on one rank per machine and returns its result; the other ranks see the same

@@ -1,7 +1,9 @@
 #include "train/run/setup.hpp"
 
+#include <fmt/format.h>
 #include <omp.h>
 #include <sched.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <latch>
@@ -49,6 +51,12 @@ int set_threads(int requested, const comm::Communicator& world) {
   const auto all = machine.all_gather(mine.fingerprint);
   const auto sharers = static_cast<int>(std::count(all.begin(), all.end(), mine.fingerprint));
   const int threads = requested > 0 ? requested : std::max(1, mine.count / sharers);
+  if (requested > mine.count && world.rank() == 0)
+    spdlog::warn(
+        "train.threads is {}, but rank 0 may use {}: threads that share a core are slow; give each "
+        "rank its cores (srun --cpus-per-task, mpirun --map-by slot:PE=N) or leave train.threads "
+        "out",
+        requested, mine.count == 1 ? "1 core" : fmt::format("{} cores", mine.count));
   comm::agree(world, [&] { try_threads(threads - 1); });
   omp_set_num_threads(threads);
 #pragma omp parallel
