@@ -58,6 +58,7 @@ MemoryCheckpoints::MemoryCheckpoints(const fs::path& run_folder,
   leads_node_ = topology_.local_rank_of[rank] == 0;
   const auto prefix = comm::on_rank_0(world_, [&] { return memory_folder_prefix(run_folder); });
   folder_ = prefix + memory_node_name(topology_, topology_.node_of[rank]);
+  on_host_ = fs::path(folder_).replace_extension(".").string();
   run_ = broadcast_identity(world_, [&] { return identity_of_run(run_folder / "checkpoints"); });
   start_ = broadcast_identity(world_, random_identity);
 }
@@ -101,11 +102,25 @@ std::string MemoryCheckpoints::describe() const {
                      static_cast<double>(bytes) / (std::int64_t{1} << 30), second);
 }
 
+/// Returns the folders of the nodes into which this launch divides the host. An earlier one may
+/// have divided it into more (mesh.ranks_per_node).
+std::set<fs::path> MemoryCheckpoints::folders_on_host() const {
+  const auto rank = static_cast<std::size_t>(world_.rank());
+  std::set<int> nodes;
+  for (std::size_t r = 0; r < topology_.host_of.size(); ++r)
+    if (topology_.host_of[r] == topology_.host_of[rank]) nodes.insert(topology_.node_of[r]);
+  std::set<fs::path> folders;
+  for (std::size_t place = 0; place < nodes.size(); ++place)
+    folders.insert(on_host_ + std::to_string(place));
+  return folders;
+}
+
 /// Opens the images that this rank keeps. Collective.
 void MemoryCheckpoints::take_memory(std::int64_t text_bytes) {
   const int node = topology_.node_of[static_cast<std::size_t>(world_.rank())];
   comm::agree(world_, [&] {
     if (!leads_node_) return;
+    remove_memory_folders(on_host_, folders_on_host());
     make_memory_folder(folder_);
     remove_others(folder_, kept_, node);
   });
@@ -179,10 +194,7 @@ void MemoryCheckpoints::remove() {
   wait();
   own_.clear();
   world_.barrier("memory checkpoints are not needed any more");
-  if (!leads_node_) return;
-  // Includes nodes that an earlier start had on this host (mesh.ranks_per_node).
-  auto host = folder_;
-  remove_memory_folders(host.replace_extension(".").string());
+  if (leads_node_) remove_memory_folders(on_host_);
 }
 
 }  // namespace llamesh::checkpoint

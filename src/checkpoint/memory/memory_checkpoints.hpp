@@ -4,6 +4,7 @@
 #include <exception>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -82,6 +83,7 @@ class MemoryCheckpoints {
   bool drop_damaged(const ImageSet& set, std::vector<FoundImage>& found) const;
   TrainState load(const ImageSet& set, const State& state, const Accept& accept) const;
 
+  std::set<std::filesystem::path> folders_on_host() const;
   void take_memory(std::int64_t text_bytes);
   void send_copies(std::int64_t text_bytes);
 
@@ -90,6 +92,7 @@ class MemoryCheckpoints {
   comm::Communicator world_;
   comm::Communicator copying_;    // the thread's
   std::filesystem::path folder_;  // this node's
+  std::string on_host_;           // the host's folders begin with it
   bool leads_node_;               // this is its node's lowest rank
   std::uint64_t run_ = 0;         // identities
   std::uint64_t start_ = 0;

@@ -1,5 +1,6 @@
 #include "checkpoint/memory/memory_folder.hpp"
 
+#include <spdlog/spdlog.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -37,14 +38,6 @@ std::string memory_node_name(const comm::Topology& topology, int node) {
   return fmt::format("{}.{}", host, place);
 }
 
-void remove_memory_folder(const fs::path& run_folder, const comm::Topology& topology, int rank) {
-  const auto at = static_cast<std::size_t>(rank);
-  if (topology.local_rank_of[at] != 0) return;
-  std::error_code ignored;
-  fs::remove_all(
-      memory_folder_prefix(run_folder) + memory_node_name(topology, topology.node_of[at]), ignored);
-}
-
 std::vector<fs::path> files_in(const fs::path& folder) {
   std::vector<fs::path> files;
   std::error_code error;
@@ -53,10 +46,11 @@ std::vector<fs::path> files_in(const fs::path& folder) {
   return files;
 }
 
-void remove_memory_folders(const std::string& prefix) {
+void remove_memory_folders(const std::string& prefix, const std::set<fs::path>& kept) {
   std::error_code ignored;
   for (const auto& folder : files_in(fs::path(prefix).parent_path()))
-    if (folder.native().starts_with(prefix)) fs::remove_all(folder, ignored);
+    if (folder.native().starts_with(prefix) && !kept.contains(folder))
+      fs::remove_all(folder, ignored);
 }
 
 void make_memory_folder(const fs::path& folder) {
@@ -101,11 +95,12 @@ std::uint64_t random_identity() {
 
 std::uint64_t identity_of_run(const fs::path& checkpoints) {
   const auto file = checkpoints / run_identity_name;
-  std::error_code ignored;
-  if (fs::exists(file, ignored)) {
+  std::error_code error;
+  if (fs::exists(file, error) || error) {
     try {
       return from_hex(read_file(file, 16));
-    } catch (const Error&) {  // damaged: like a new run
+    } catch (const Error& unreadable) {
+      spdlog::warn("memory checkpoints of earlier starts are not used: {}", unreadable.what());
     }
   }
   const auto identity = random_identity();

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,12 +19,10 @@ std::string memory_folder_prefix(const std::filesystem::path& run_folder);
 /// mesh.ranks_per_node divides hosts.
 std::string memory_node_name(const comm::Topology& topology, int node);
 
-/// Removes a run's images on this rank's node, if the rank is the first there. Ignores failures.
-void remove_memory_folder(const std::filesystem::path& run_folder, const comm::Topology& topology,
-                          int rank);
-
-/// Removes the folders whose paths begin with `prefix`. Ignores failures.
-void remove_memory_folders(const std::string& prefix);
+/// Removes this host's folders whose paths begin with `prefix`, except those in `kept`. Ignores
+/// failures.
+void remove_memory_folders(const std::string& prefix,
+                           const std::set<std::filesystem::path>& kept = {});
 
 /// Creates a folder that only this user can enter. Throws a user error if something else has its
 /// name.

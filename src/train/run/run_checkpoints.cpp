@@ -238,7 +238,8 @@ void RunCheckpoints::save(ProgressBar& progress) {
 void RunCheckpoints::reserve_memory() {
   const auto& inputs = setup_.inputs;
   if (!memory_) {
-    checkpoint::remove_memory_folder(inputs.run.folder, setup_.topology, world_.rank());
+    if (setup_.topology.local_rank_of[static_cast<std::size_t>(world_.rank())] == 0)
+      checkpoint::remove_memory_folders(checkpoint::memory_folder_prefix(inputs.run.folder));
     return;
   }
   memory_->reserve(saved_state(), std::ssize(checkpoint::to_text(progress_now())));
