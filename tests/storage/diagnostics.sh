@@ -14,7 +14,7 @@ train() {
   local wanted=$1 rank=$2 below=$3 call=$4 code; shift 4
   rm -rf "$folder/run"
   timeout -k 2 120 "$mpirun" 2 env "LD_PRELOAD=$shim" "LLAMESH_FAIL=$call" "LLAMESH_FAIL_RANK=$rank" \
-    "LLAMESH_FAIL_BELOW=$folder/run$below" "$llamesh" train inputs/tiny.yaml "run.folder=$folder/run" train.steps=4 \
+    "LLAMESH_FAIL_BELOW=$folder/run$below/" "$llamesh" train inputs/tiny.yaml "run.folder=$folder/run" train.steps=4 \
     train.threads=1 log.every_steps=1 checkpoint.every_steps=0 "$@" > "$folder/log" 2>&1; code=$?
   [[ $code == "$wanted" && $(grep -c '^llamesh: ' "$folder/log") == $((code > 0)) ]] ||
     give_up "$call below the run's folder$below: exit code $code instead of $wanted, or not one line"
@@ -55,4 +55,18 @@ goes_on "no more events for TensorBoard: .*No space left on device; the run goes
 
 train 0 1 "" "write 2 ENOSPC" log.ranks=true
 goes_on "log.rank-00001.txt: No space left on device; nothing more goes into this log"
+# Rank 0 is slow to write the report of a run that was told to stop: nobody takes the ranks that wait for it for lost.
+rm -rf "$folder/run"
+timeout -k 2 120 "$mpirun" 2 env "LD_PRELOAD=$shim" "LLAMESH_FAIL=rename 1 7" "LLAMESH_FAIL_BELOW=$folder/run/report.html" \
+  "$llamesh" train inputs/tiny.yaml "run.folder=$folder/run" train.threads=1 train.steps=1000000 log.every_steps=1000 \
+  > "$folder/log" 2>&1 &
+job=$!
+for _ in {1..600}; do [[ -n $(sed -n 3p "$folder/run/metrics.jsonl" 2>/dev/null) ]] && break || sleep 0.1; done
+pkill -TERM -f "^$llamesh train inputs/tiny.yaml run.folder=$folder/run "
+wait $job
+code=$?
+[[ $code == 75 && -e $folder/run/report.html && ! -e $folder/run/failure.json ]] ||
+  give_up "a slow report: exit code $code instead of 75, no report, or a failure.json"
+grep -q '"reason": "SIGTERM"' "$folder/run/state.json" || give_up "a slow report: $(cat "$folder/run/state.json")"
+
 echo "what only watches ends no run"

@@ -1,10 +1,10 @@
 // Preloaded into the ranks of a run (LD_PRELOAD), it makes one call of the rank LLAMESH_FAIL_RANK
 // (0 without it) fail: LLAMESH_FAIL="CALL K HOW" is the K-th CALL. CALL is open, write, pwrite,
-// fsync, rename, ftruncate or mkdir, of files below the folder LLAMESH_FAIL_BELOW; or mmap, or new
-// (of at least a KiB, which throws), of the program itself, not of libraries; or lockfile, a file
-// that MPI-IO creates below the folder. HOW is ENOSPC, EIO, EINTR or ENOMEM; `short`: a write takes
-// half of its bytes; or a number: the call is made so many seconds later. At its end the rank
-// appends "CALL COUNT" of each to the file LLAMESH_FAIL_COUNTS.
+// fsync, rename, ftruncate or mkdir, of files whose paths begin with LLAMESH_FAIL_BELOW; or mmap,
+// or new (of at least a KiB, which throws), of the program itself, not of libraries; or lockfile, a
+// file that MPI-IO creates there. HOW is ENOSPC, EIO, EINTR or ENOMEM; `short`: a write takes half
+// of its bytes; or a number: the call is made so many seconds later. At its end the rank appends
+// "CALL COUNT" of each to the file LLAMESH_FAIL_COUNTS.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -60,7 +60,7 @@ const char* environment(const char* name) {
 void set_up() {
   fault.ready = true;
   fault.here = rank_of_process() == atoi(environment("LLAMESH_FAIL_RANK"));
-  snprintf(fault.below, sizeof(fault.below), "%s/", environment("LLAMESH_FAIL_BELOW"));
+  snprintf(fault.below, sizeof(fault.below), "%s", environment("LLAMESH_FAIL_BELOW"));
   char call[16] = {};
   char how[16] = {};
   fault.call = call_count;

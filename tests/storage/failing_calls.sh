@@ -32,7 +32,7 @@ train() {
 try() {
   local rank=$1 call=$2 k=$3 how=$4 disk=$5 code line
   rm -rf "$disk"; cp -r "$folder/start" "$disk"
-  train "$disk" 3 "LD_PRELOAD=$shim" "LLAMESH_FAIL=$call $k $how" "LLAMESH_FAIL_RANK=$rank" "LLAMESH_FAIL_BELOW=$disk"
+  train "$disk" 3 "LD_PRELOAD=$shim" "LLAMESH_FAIL=$call $k $how" "LLAMESH_FAIL_RANK=$rank" "LLAMESH_FAIL_BELOW=$disk/"
   code=$?
   wrong() { echo "WRONG: rank $rank, $call $k, $how: $1 (exit code $code)"; cat "$disk.log"; }
   case $call:$how:$code in
@@ -84,7 +84,7 @@ train "$folder/start" 1 || give_up "the first run failed" "$folder/start.log"
 for rank in 0 1; do
   rm -rf "$folder/unbroken"
   cp -r "$folder/start" "$folder/unbroken"
-  train "$folder/unbroken" 3 "LD_PRELOAD=$shim" "LLAMESH_FAIL_RANK=$rank" "LLAMESH_FAIL_BELOW=$folder/unbroken" \
+  train "$folder/unbroken" 3 "LD_PRELOAD=$shim" "LLAMESH_FAIL_RANK=$rank" "LLAMESH_FAIL_BELOW=$folder/unbroken/" \
     "LLAMESH_FAIL_COUNTS=$folder/counts$rank" || give_up "the unbroken run failed" "$folder/unbroken.log"
   cases $rank
 done > "$folder/cases"

@@ -144,6 +144,9 @@ int train(const TrainArguments& arguments) {
   run_or_abort([&, &yaml = text] {
     outcome = arguments.check ? train::preflight(world, setup, version_text())
                               : train_and_report(world, setup, yaml, std::move(startup), watchdog);
+    // Rank 0 may write the report for a while: until it is here, the others send their heartbeats.
+    watchdog.begin(comm::Activity::ending, 0);
+    world.barrier("the end of the run");
   });
   return static_cast<int>(outcome);
 }

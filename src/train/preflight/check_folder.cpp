@@ -68,13 +68,15 @@ Finding check_folder(const Subject& at, const fs::path& folder) {
 Finding check_room(const Subject& at, const fs::path& folder) {
   const auto needed = static_cast<std::int64_t>(checkpoints_to_hold * 12 *
                                                 static_cast<double>(at.setup.table->numel()));
-  std::error_code error;
-  const auto space = fs::space(folder, error);
-  // A run begins by removing leftovers from killed saves.
-  const auto freed = checkpoint::partial_checkpoint_bytes(folder / "checkpoints");
-  const auto available = error ? 0 : static_cast<std::int64_t>(space.available) + freed;
+  std::int64_t available = 0;
   comm::agree(at.world, [&] {
-    if (at.world.rank() == 0 && available < needed)
+    if (at.world.rank() != 0) return;
+    std::error_code error;
+    const auto space = fs::space(folder, error);
+    // A run begins by removing leftovers from killed saves.
+    const auto freed = checkpoint::partial_checkpoint_bytes(folder / "checkpoints");
+    available = error ? 0 : static_cast<std::int64_t>(space.available) + freed;
+    if (available < needed)
       fail(ExitCode::io_failure,
            "{} has {} bytes free, but {} checkpoints need {}; make room or choose another "
            "run.folder",

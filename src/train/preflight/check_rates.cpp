@@ -134,7 +134,7 @@ struct ExchangeBuffers {
   device::Buffer received;
 };
 
-/// Exchanges data with a neighbour; returns bytes per second in each direction, 0 without a
+/// Exchanges data with a neighbor; returns bytes per second in each direction, 0 without a
 /// partner. A window has several exchanges on fast links. Collective over the world.
 Windows exchange_rates(const comm::Communicator& world, comm::Collectives& axis,
                        const ExchangeBuffers& buffers, int partner) {
@@ -159,7 +159,7 @@ Windows exchange_rates(const comm::Communicator& world, comm::Collectives& axis,
   return rates;
 }
 
-/// Measures all neighbours along an axis. Collective over the world.
+/// Measures all neighbors along an axis. Collective over the world.
 std::vector<LinkRate> axis_links(const Subject& at, comm::DeviceMesh::Axis& axis) {
   auto& collectives = *axis.collectives;
   const std::int64_t bytes = std::int64_t{collectives.stream().on_gpu() ? 64 : 1} << 20;
@@ -243,8 +243,7 @@ Finding check_links(const Subject& at, comm::DeviceMesh& mesh) {
 }
 
 Finding check_gpus(const Subject& at) {
-  Finding finding{"gpus", "none", {}};
-  if (device::kind() != device::Kind::cuda) return finding;
+  Finding finding{"gpus", "", {}};
   const auto gpu = device::gpu_health(device::identity()).value_or(device::GpuHealth());
   const auto errors = gpu.uncorrected_errors.value_or(0);
   collect(finding, at, errors == 0 ? "" : fmt::format("{} uncorrected ECC errors", errors));

@@ -43,7 +43,7 @@ std::vector<Finding> rate_findings(const Subject& at, comm::DeviceMesh& mesh);
 Finding check_compute(const Subject& at);
 /// Measures each rank's memory bandwidth.
 Finding check_memory(const Subject& at);
-/// Measures the bandwidth between neighbours on each axis, in all groups at once.
+/// Measures the bandwidth between neighbors on each axis, in all groups at once.
 Finding check_links(const Subject& at, comm::DeviceMesh& mesh);
 /// Asks NVML about each rank's GPU.
 Finding check_gpus(const Subject& at);

@@ -30,7 +30,7 @@ std::string verdict(const std::vector<Finding>& findings);
 /// axis, no node with slow compute, memory or links, healthy GPUs, a run folder that all nodes see
 /// and can write durably, room for two and a half checkpoints and for memory checkpoints, clocks
 /// that agree. Rank 0 prints a table. `build` is this rank's version text. Returns `stopped_early`
-/// if some nodes are bad; throws if all are. Leaves no files. Collective.
+/// if nodes are bad. Leaves no files. Collective.
 ExitCode preflight(const comm::Communicator& world, const Setup& setup, const std::string& build);
 
 /// Measures the nodes of a start by `llamesh supervise`, which sets LLAMESH_SPARE_NODES to the

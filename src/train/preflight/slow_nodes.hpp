@@ -30,7 +30,7 @@ struct SlowRank {
 std::vector<SlowRank> slow_ranks(const std::vector<Windows>& rates,
                                  const std::vector<std::string>& hosts);
 
-/// Exchange between two neighbours on an axis, in both directions at once.
+/// Exchange between two neighbors on an axis, in both directions at once.
 struct LinkRate {
   std::string axis;
   int first = 0;  ///< ranks
@@ -58,8 +58,8 @@ struct LinkBlame {
 /// Blames a host for links within it, and if its links to several other hosts are slow. Pure.
 LinkBlame blame_for_links(const std::vector<SlowLink>& slow, const std::vector<std::string>& hosts);
 
-/// Returns which neighbours on a ring with `size` members exchange at the same time: phases in
-/// which no member has two partners. Together they cover all neighbours. Pure.
+/// Returns which neighbors on a ring with `size` members exchange at the same time: phases in
+/// which no member has two partners. Together they cover all neighbors. Pure.
 std::vector<std::vector<std::pair<int, int>>> ring_phases(int size);
 
 }  // namespace llamesh::train
