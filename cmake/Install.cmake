@@ -1,6 +1,6 @@
 # What `cmake --install` puts below the prefix:
 #   bin/llamesh
-#   share/llamesh/                           inputs, slurm, launchers, reframe, docs, README.md, LICENSE
+#   share/llamesh/                           inputs, slurm, launchers, reframe, docs, README.md, CONTRIBUTING.md, LICENSE
 #   share/modulefiles/llamesh/VERSION        for Environment Modules (Tcl)
 #   share/lmod/modulefiles/llamesh/VERSION.lua   for Lmod
 include(${CMAKE_CURRENT_LIST_DIR}/../modules/loaded_modules.cmake)
@@ -9,7 +9,7 @@ include(${CMAKE_CURRENT_LIST_DIR}/../modules/loaded_modules.cmake)
 # are found where the build found them, and those that a site puts into lib/ beside bin/ before them.
 set_target_properties(llamesh PROPERTIES INSTALL_RPATH "\$ORIGIN/../lib" INSTALL_RPATH_USE_LINK_PATH ON)
 install(DIRECTORY inputs slurm launchers packaging/reframe docs DESTINATION share/llamesh USE_SOURCE_PERMISSIONS OPTIONAL)
-install(FILES README.md LICENSE DESTINATION share/llamesh)
+install(FILES README.md CONTRIBUTING.md LICENSE DESTINATION share/llamesh)
 
 # The modules that the build was made with, so that users get the same; a list like gcc/12;openmpi/4.1.
 llamesh_loaded_modules(loaded "$ENV{LOADEDMODULES}")

@@ -36,9 +36,9 @@ if(LLAMESH_SANITIZE)
   endif()
 endif()
 
-# llamesh_optimise_less(NAME): for a layer that steers and reports and has no loop over numbers. -O1 takes two thirds of the
+# llamesh_optimize_less(NAME): for a layer that steers and reports and has no loop over numbers. -O1 takes two thirds of the
 # time of -O3 to build it.
-function(llamesh_optimise_less name)
+function(llamesh_optimize_less name)
   if(LLAMESH_SANITIZE)
     target_compile_options(llamesh_${name} PRIVATE -O0)
   else()
@@ -64,6 +64,6 @@ function(llamesh_layer name)
   list(TRANSFORM LAYER_USES PREPEND llamesh_)
   target_link_libraries(llamesh_${name} PUBLIC llamesh_flags ${LAYER_USES} PRIVATE ${LAYER_PRIVATE})
   if(name MATCHES "^(train|plan|config)$" OR (LLAMESH_SANITIZE AND name STREQUAL checkpoint))
-    llamesh_optimise_less(${name})
+    llamesh_optimize_less(${name})
   endif()
 endfunction()

@@ -7,6 +7,7 @@
 # flux: --job-name=llamesh
 # flux: --nodes=2
 # flux: --exclusive
+##flux: --gpus-per-node=4         GPU nodes: remove one #, and set gpus_per_rank
 # flux: --time-limit=1h
 # flux: --output={{name}}-{{id}}.log
 
@@ -15,17 +16,17 @@ folder=${2:-runs/my-run}    # the run's folder: checkpoints, metrics, state; an 
 overrides=("${@:3}")        # key.path=value ...
 ranks_per_node=2            # MPI ranks per node: one per GPU, or per NUMA domain of CPUs
 threads=4                   # cores per rank
+gpus_per_rank=0             # GPU nodes: 1
 strategy=hybrid_shard       # within nodes; full_shard: over all ranks, for models larger than a node
 pmi=simple                  # simple: MPICH; pmix: Open MPI 5 (needs flux-pmix); cray-pals: Cray MPICH (flux-coral2)
 
 # --- nothing below needs a change ---
 # Someone wants the run to stop for good (docs/cluster.md).
-[[ ! -e $folder/halt ]] || { echo "$folder/halt is there: remove it, then submit this again"; exit 78; }
+[[ ! -e $folder/halt && ! -L $folder/halt ]] || { echo "$folder/halt exists: remove it, then submit this again"; exit 78; }
 
 # Uses the llamesh that was loaded on the login node, else the module's.
 command -v llamesh >/dev/null || module load llamesh
 command -v llamesh >/dev/null || { echo "llamesh is not found: load its module, or extend PATH"; exit 78; }
-export OMP_NUM_THREADS=$threads
 export LLAMESH_LAUNCH_TIME=$(date +%s.%N)  # lets the log say how long the start took
 
 # llamesh is told when the job's time is over: it saves and stops before.
@@ -41,5 +42,7 @@ mkdir -p "$folder/checkpoints"
 if command -v lfs >/dev/null; then lfs setstripe -c -1 "$folder/checkpoints" 2>/dev/null || true; fi
 
 nodes=$(flux getattr size)  # a broker per node
-flux run -N "$nodes" -n $((nodes * ranks_per_node)) -c "$threads" -o pmi="$pmi" -o exit-timeout=60s \
+gpus=()
+if ((gpus_per_rank > 0)); then gpus=(-g "$gpus_per_rank"); fi  # without -g, Flux hides the GPUs
+flux run -N "$nodes" -n $((nodes * ranks_per_node)) -c "$threads" "${gpus[@]}" -o pmi="$pmi" -o exit-timeout=60s \
   llamesh train "$inputs" "run.folder=$folder" "sharding.strategy=$strategy" "${overrides[@]}"

@@ -20,7 +20,7 @@ COINED = re.compile(r"\bmost_\w+")  # the field says max_
 
 
 def comments(text):
-    """Yields whole comments: neighbouring // lines are one."""
+    """Yields whole comments: neighboring // lines are one."""
     block = []
     for line in text.splitlines():
         match = re.search(r"(?:^|\s)//[/!<]*\s?(.*)$", line)

@@ -27,7 +27,7 @@ mapfile -t files < <("${list[@]}" -- 'src/*.cpp' 'tests/*.cpp' |
   grep -v -E '^src/.*/(cuda|nccl)/|^tests/(fake_cuda|fuzz)/' | xargs -r grep -L -e '<omp.h>' -e 'random_tensor.hpp' -e 'attention_tile.hpp' || true)
 if [[ ${#files[@]} == 0 ]]; then echo "clang-tidy: no file has changed"; exit 0; fi
 
-# Each source by itself, so that one which lives on the headers of its neighbours in a unity does
+# Each source by itself, so that one which lives on the headers of its neighbors in a unity does
 # not compile here.
 cmake --preset ci -B build/tidy -DCMAKE_UNITY_BUILD=OFF --log-level=WARNING >/dev/null
 left_out=$((${#files[@]} > most ? ${#files[@]} - most : 0))

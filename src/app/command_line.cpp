@@ -88,7 +88,7 @@ std::string CommandLine::problem(const CLI::ParseError& error,
 CommandLine::~CommandLine() = default;
 
 CommandLine::CommandLine()
-    : cli_(std::make_unique<CLI::App>("llamesh trains Llama models over an MPI device mesh.",
+    : cli_(std::make_unique<CLI::App>("llamesh trains Llama-class models over an MPI device mesh.",
                                       "llamesh")) {
   cli_->set_version_flag("--version", version_text());
   cli_->require_subcommand(0, 1);  // with 1 a misspelt command would be reported as a missing one
@@ -333,7 +333,7 @@ void CommandLine::add_models() {
   command
       ->add_option("FILES", evaluate_.files,
                    "Text, .jsonl or .json, or token files; also folders, patterns in quotes, and "
-                   "@LIST (a file with a path a line)")
+                   "@LIST (a file with one path per line)")
       ->required();
   command->add_flag("--tokens", evaluate_.tokens,
                     "Take the files as token ids with llm.c's header, whatever their names say");
@@ -367,7 +367,7 @@ void CommandLine::add_tokenize() {
       ->add_option(
           "--input", to.inputs,
           "Text files in UTF-8, or .jsonl or .json records as for data.train; also folders, "
-          "patterns in quotes, and @LIST (a file with a path a line)")
+          "patterns in quotes, and @LIST (a file with one path per line)")
       ->required();
   auto* output =
       command->add_option("--output", to.output,
@@ -380,9 +380,10 @@ void CommandLine::add_tokenize() {
                       "Text between documents (default: each file is one document)");
   auto* show =
       command
-          ->add_option("--show", to.show,
-                       "Instead of --output: print so many records of each JSON file as the model "
-                       "sees them, with what is in the loss in colour")
+          ->add_option(
+              "--show", to.show,
+              "Instead of --output: print this many records of each JSON file as the model "
+              "sees them, with the tokens that count in the loss in color")
           ->check(CLI::Range(1, 1'000'000));
   show->excludes(output);
   add_named<data::ChatTemplate>(command, "--chat-template", to.chat_template,

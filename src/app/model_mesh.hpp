@@ -11,7 +11,7 @@
 
 namespace llamesh::app {
 
-/// Ranks for `generate` and `evaluate`: groups of neighbours that hold one model copy together,
+/// Ranks for `generate` and `evaluate`: groups of neighbors that hold one model copy together,
 /// each rank its part of every matrix.
 class ModelMesh {
  public:

@@ -65,7 +65,7 @@ Location locate(const std::string& name) {
   const fs::path path = without_hf_prefix(name);
   validate(!path.empty(),
            "'{}' does not name a folder; write hf:FOLDER, or the path of a checkpoint", name);
-  validate(fs::exists(path), "there is no {}", path.string());
+  validate(fs::exists(path), "{} does not exist", path.string());
   validate(!holds_adapters_only(path),
            "{} holds adapters only; name its file adapter_model.safetensors", path.string());
   if (name.starts_with(hf_prefix)) {
@@ -107,7 +107,7 @@ fs::path newest_good(const Location& location, std::string_view group) {
 std::vector<fs::path> checkpoints_to_resume(const std::string& path) {
   std::error_code error;
   const auto plain = without_hf_prefix(path);
-  validate(fs::exists(plain, error), "checkpoint.resume: there is no {}", plain);
+  validate(fs::exists(plain, error), "checkpoint.resume: {} does not exist", plain);
   validate(!holds_adapters_only(plain),
            "checkpoint.resume: {0} holds adapters only; start from them by model.lora.from={0}",
            plain);

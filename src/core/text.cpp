@@ -14,6 +14,11 @@
 
 namespace llamesh {
 
+std::string clock_text(double seconds) {
+  const auto whole = static_cast<std::int64_t>(std::clamp(seconds, 0.0, 3.6e8));
+  return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+}
+
 std::optional<std::int64_t> parse_byte_size(std::string_view text) {
   constexpr std::array<std::pair<std::string_view, double>, 10> units{{{"", 1},
                                                                        {"B", 1},

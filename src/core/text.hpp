@@ -14,6 +14,9 @@ namespace llamesh {
 /// any other text, and for sizes that are no whole number of bytes or do not fit into 63 bits.
 std::optional<std::int64_t> parse_byte_size(std::string_view text);
 
+/// Formats a duration in seconds as h:mm:ss, up to 100,000 hours.
+std::string clock_text(double seconds);
+
 /// Returns the Levenshtein distance: the fewest insertions, deletions and replacements.
 std::size_t edit_distance(std::string_view a, std::string_view b);
 

@@ -21,7 +21,7 @@ ops::AttentionShape attention_shape(const BlockContext& ctx, const AttentionHead
           .window = window};
 }
 
-/// Rotates q, k, or both, which are neighbours.
+/// Rotates q, k, or both, which are neighbors.
 void rotate(const BlockContext& ctx, const Tensor& qk,
             ops::Rotation rotation = ops::Rotation::forward) {
   ops::rope(ctx.stream, qk, ctx.cos_sin, ctx.document_starts, ctx.positions, rotation);

@@ -184,7 +184,7 @@ Tensor joined(const Tensor& a, const Tensor& b) {
   return {a.data(), a.dtype(), {a.rows() + b.rows(), a.cols()}};
 }
 
-/// Returns parameters, with neighbours joined.
+/// Returns parameters, with neighbors joined.
 std::vector<Tensor> parameters_of(Weights& weights, std::span<const ParameterId> ids) {
   std::vector<Tensor> parts;
   for (const auto id : ids) {
@@ -204,7 +204,7 @@ struct RowsGradient {
   std::int64_t end() const { return first_row + slot.tensor.rows(); }
 };
 
-/// Returns the gradients of the parameters that are not frozen, with neighbours joined.
+/// Returns the gradients of the parameters that are not frozen, with neighbors joined.
 std::vector<RowsGradient> gradients_of(Weights& weights, std::span<const ParameterId> ids) {
   std::vector<RowsGradient> parts;
   std::int64_t row = 0;

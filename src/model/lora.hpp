@@ -22,7 +22,7 @@ inline constexpr std::string_view lora_b_suffix = ".lora_B.weight";
 bool is_adapter(const Parameter& parameter);
 
 /// Returns the table, frozen, with the adapters of config.lora after the other parameters of their
-/// layer: all A's in the layers' order, so that those which read the same input are neighbours,
+/// layer: all A's in the layers' order, so that those which read the same input are neighbors,
 /// then all B's. Along the axis `tensor` they divide with their weight: B of a `column` weight by
 /// dim 0, A of a `row` weight by dim 1. Throws a user error for a target that matches no linear
 /// layer, or one that cannot have an adapter. Pure.

@@ -108,7 +108,7 @@ struct WeightModule {
 
 /// The only table of names and shapes: everything else (sharding, optimizer, checkpoint, planner)
 /// asks it. Parameters are listed so that matrices used together (q, k, v; gate, up) are
-/// neighbours; modules parents first, in the order in which the forward pass enters them.
+/// neighbors; modules parents first, in the order in which the forward pass enters them.
 struct ParameterTable {
   std::vector<Parameter> parameters;
   std::vector<Module> modules;

@@ -62,7 +62,7 @@ struct LayerNormBackwardCall {
   Accumulate accumulate_db;
 };
 
-/// Positions in its sequence of the n tokens in a row: two runs of neighbours, one in each half.
+/// Positions in its sequence of the n tokens in a row: two runs of neighbors, one in each half.
 /// Ranks that divide a sequence have such rows (model::ContextParallel); elsewhere the runs adjoin.
 struct RowPositions {
   std::int64_t tokens;                       ///< n
@@ -74,7 +74,7 @@ struct RowPositions {
     const auto half = tokens / 2;
     return i < half ? first + i : second + i - half;
   }
-  /// Returns true if the row is one run of neighbours.
+  /// Returns true if the row is one run of neighbors.
   constexpr bool adjoin() const { return second == first + tokens / 2; }
   bool operator==(const RowPositions&) const = default;
 };

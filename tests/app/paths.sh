@@ -64,13 +64,13 @@ echo "some text" > "$folder/note"
 for command in verify inspect "diff $run" "generate --prompt a" "evaluate --tokenizer byte"; do
   files=(); [[ $command == evaluate* ]] && files=("$text")
   # shellcheck disable=SC2086
-  refused "there is no $folder/none" $command "$folder/none" "${files[@]}"
+  refused "$folder/none does not exist" $command "$folder/none" "${files[@]}"
   # shellcheck disable=SC2086
   refused "$folder/empty is neither a run folder nor a checkpoint" $command "$folder/empty" "${files[@]}"
   # shellcheck disable=SC2086
   refused "$folder/note is neither" $command "$folder/note" "${files[@]}"
 done
-refused "checkpoint.resume: there is no $folder/none" train inputs/tiny.yaml "run.folder=$folder/x" checkpoint.resume="$folder/none"
+refused "checkpoint.resume: $folder/none does not exist" train inputs/tiny.yaml "run.folder=$folder/x" checkpoint.resume="$folder/none"
 refused "$folder/empty is neither" train inputs/tiny.yaml "run.folder=$folder/x" checkpoint.resume="$folder/empty"
 refused "which has no optimizer state; .* model.hf=$folder/exported" train inputs/tiny.yaml "run.folder=$folder/x" \
   checkpoint.resume="hf:$folder/exported"

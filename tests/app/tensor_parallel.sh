@@ -87,7 +87,7 @@ refused 4 "tensor-parallel-size is 2 but 4 ranks were started.*mpirun -n 2" gene
 refused 1 "tensor-parallel-size is 2 but 1 rank was started.*mpirun -n 2" generate "$folder/run" --prompt a \
   --tensor-parallel-size 2
 refused 2 "temperature is -1" generate "$folder/run" --prompt a --temperature -1
-refused 2 "there is no" generate "$folder/nowhere" --prompt a
+refused 2 "does not exist" generate "$folder/nowhere" --prompt a
 refused 2 "tensor-parallel-size" generate "$folder/run" --prompt a --tensor-parallel-size 0
 state=$folder/run/checkpoints/step_00000061/state.h5
 at=$(grep -o '"offset": *[0-9]*' "${state%/*}/manifest.json" | head -n 1 | grep -o '[0-9]*$')

@@ -139,7 +139,7 @@ for ranks in 1 2; do
     grep -q '^loss  *nan nats' "$folder/out" || give_up "$ranks ranks, a NaN in the weights: exit code $code"
 done
 
-refused "there is no" generate "$folder/nowhere" --prompt a
+refused "does not exist" generate "$folder/nowhere" --prompt a
 refused "neither a run folder nor a checkpoint" generate "$folder" --prompt a
 refused "the prompt is empty" generate "$folder/run"
 refused "temperature is -1" generate "$folder/run" --prompt a --temperature -1

@@ -148,8 +148,8 @@ refused "File name too long" inspect "$(printf 'x%.0s' {1..300})"
 "$mpirun" 2 "$llamesh" convert --from hf: --to "$folder/x" > "$folder/log" 2>&1
 [[ $(grep -c "does not name a folder" "$folder/log") == 1 ]] || give_up "an error of all ranks is told by each"
 refused "is unknown" convert --from "$folder/first" --to "hf:$folder/x" --dtype fp8
-refused "is not a folder\|there is no" convert --from "hf:$folder/none" --to "$folder/x"
-refused "there is no" convert --from "$folder/none" --to "hf:$folder/x"
+refused "is not a folder\|does not exist" convert --from "hf:$folder/none" --to "$folder/x"
+refused "does not exist" convert --from "$folder/none" --to "hf:$folder/x"
 refused "both give the model's shape" train inputs/tiny.yaml model.hf="$folder/model" model.file=inputs/models/llama-tiny.yaml
 refused "but model.hf is not set" train inputs/tiny.yaml model.load_weights=true
 sed -i 's/"hidden_size": 48/"hidden_size": 54/' "$folder/model/config.json"

@@ -166,8 +166,8 @@ config_error() {
   submit requeue wrong -- train.stesp=3
   ended 30 FAILED 78
   has_to_log "did you mean 'train.steps'"
-  [[ $(field Restarts) == 0 ]] || bad "it was queued again"
-  tell "exit code 78, not queued again"
+  [[ $(field Restarts) == 0 ]] || bad "it was requeued"
+  tell "exit code 78, not requeued"
 }
 
 # One node has too little memory for memory checkpoints.
@@ -213,10 +213,10 @@ no_program() {
     esac
     PATH=${PATH#"$work/bin:"} submit $template no-program --job-name=lost $options
     ended 20 FAILED 78
-    [[ $(field Restarts) == 0 ]] || bad "$template: it was queued again"
+    [[ $(field Restarts) == 0 ]] || bad "$template: it was requeued"
     [[ $(tail -n 1 "$scenario.$job"*.log) == "llamesh is not found:"* ]] || bad "$template: the last line does not say why"
   done
-  tell "exit code 78 of 7 templates, not queued again"
+  tell "exit code 78 of 7 templates, not requeued"
 }
 
 # Nothing is launched if the run folder has a halt file.
@@ -225,7 +225,7 @@ halted_before() {
   touch halted-before/halt
   submit requeue halted-before
   ended 20 FAILED 78
-  [[ $(log_of_job) == "halted-before/halt is there: "* && $(log_of_job | wc -l) == 1 ]] || bad "not one line that says why"
+  [[ $(log_of_job) == "halted-before/halt exists: "* && $(log_of_job | wc -l) == 1 ]] || bad "not one line that says why"
   [[ ! -e halted-before/state.json ]] || bad "it was launched"
   tell "78: $(log_of_job)"
 }
@@ -319,7 +319,7 @@ stopped_before_main() {
   [[ $(field Restarts) == 1 ]] || bad "$(field Restarts) restarts, not 1"
   logged "tried once more" && bad "it was launched again at once"
   same_weights before-main
-  tell "$(log_of_job | sed -n 's/.*\(stopped early .*\): job.*/\1/p'), queued again, same weights"
+  tell "$(log_of_job | sed -n 's/.*\(stopped early .*\): job.*/\1/p'), requeued, same weights"
 }
 
 # stopped_early RUN: checks that the job ended with 75 and a checkpoint of its last step.
@@ -375,19 +375,19 @@ halt_file() {
   trains_past halted 12
   touch halted/halt
   within 30 no_jobs || bad "the run does not stop"
-  [[ $(field Restarts) == 0 ]] || bad "it was queued again"
+  [[ $(field Restarts) == 0 ]] || bad "it was requeued"
   rm -f halted/halt
   stopped_early halted
 }
 
-# --- the job is queued again
+# --- the job is requeued
 
 # ended_after_restarts RUN N: checks that the job restarted N times, and ended with the unbroken run's weights.
 ended_after_restarts() {
   ended 180 COMPLETED 0
   [[ $(field Restarts) == "$2" ]] || bad "$(field Restarts) restarts, not $2"
   same_weights "$1"
-  tell "queued again, resumed after step $(resumed "$1"), same weights"
+  tell "requeued, resumed after step $(resumed "$1"), same weights"
 }
 
 requeue_template() {
@@ -396,7 +396,7 @@ requeue_template() {
   scancel --signal=USR2 "$job"
   release
   ended_after_restarts requeued 1
-  has_to_log "is queued again"
+  has_to_log "is requeued"
 }
 
 # If slurm.conf says RequeueExit=75, any template will do. Slurm then requeues even a job with
@@ -438,7 +438,7 @@ scontrol_requeue() {
   ended_after_restarts by-hand 1
 }
 
-# scancel sends the same signal, but the job must not be queued again.
+# scancel sends the same signal, but the job must not be requeued.
 cancelled() {
   submit requeue cancelled
   held_past cancelled 12 0
@@ -446,9 +446,9 @@ cancelled() {
   release
   within 30 no_jobs || bad "the job is $(field JobState)"
   state_is CANCELLED || bad "the job is $(field JobState), not CANCELLED"
-  [[ $(field Restarts) == 0 ]] || bad "it was queued again"
+  [[ $(field Restarts) == 0 ]] || bad "it was requeued"
   [[ $(state_of cancelled state) == stopped ]] || bad "state.json says $(state_of cancelled state), not stopped"
-  tell "not queued again; saved step $(state_of cancelled step)"
+  tell "not requeued; saved step $(state_of cancelled step)"
 }
 
 job_chain() {
@@ -493,13 +493,13 @@ no_progress() {
     within 40 starts_are $start no-progress || bad "start $start has not come"
     # shellcheck disable=SC2046
     kill -KILL $(ranks no-progress)
-    within 15 restarts_are $start || bad "the job is not queued again"
+    within 15 restarts_are $start || bad "the job is not requeued"
   done
   within 40 state_is FAILED
   ended 1 FAILED 93
   [[ $(state_of no-progress state) == failed ]] || bad "state.json says $(state_of no-progress state), not failed"
   has_to_log "the start before (job $job) was killed, lost its node, or could not write"
-  tell "exit code 93 in restart $(field Restarts), not queued again"
+  tell "exit code 93 in restart $(field Restarts), not requeued"
 }
 
 # --- the cluster itself
@@ -528,7 +528,7 @@ slurmctld_away_at_the_end() {
   cluster slurmctld start
   ended 60 COMPLETED 0
   same_weights away
-  tell "the run was queued again by a script that had waited for slurmctld, same weights"
+  tell "the run was requeued by a script that had waited for slurmctld, same weights"
 }
 
 slurmd_killed() {
@@ -551,7 +551,7 @@ node_killed() {
   held_past node-killed 25 0
   node=$(node_of_process "$held")  # the batch shell's, too
   cluster node "$node" off
-  within 60 restarts_are 1 || bad "it was not queued again"
+  within 60 restarts_are 1 || bad "it was not requeued"
   ended_after_restarts node-killed 1
   cluster node "$node" on
 }
@@ -565,7 +565,7 @@ node_range() {
   [[ $(field NumNodes) == 3 ]] || bad "it runs on $(field NumNodes) nodes, not 3"
   node=$(node_of_process "$held")
   cluster node "$node" off
-  within 60 state_is PENDING || bad "it is not queued again"
+  within 60 state_is PENDING || bad "it is not requeued"
   within 20 scontrol update JobId="$job" NumNodes=2-2 NumTasks=4 || bad "scontrol update refuses"
   ended 60 COMPLETED 0
   on_two_nodes
@@ -588,10 +588,10 @@ bad_node() {
   scontrol release "$job"
   ended 180 COMPLETED 0
   rmdir "$socket".*
-  has_to_log "has not started in five launches .* is queued again without node7$"
+  has_to_log "has not started in five launches .* is requeued without node7$"
   [[ $(field ExcNodeList) == 'node[1-5,9-14],node7' ]] || bad "excluded are $(field ExcNodeList), not node[1-5,9-14],node7"
   same_weights bad-node
-  tell "tried five times, then queued again without node7: same weights"
+  tell "tried five times, then requeued without node7: same weights"
 }
 
 # Leftovers of an earlier start on a node block the first two job steps, as after a network cut that
@@ -604,8 +604,8 @@ stale_step() {
   scontrol release "$job"
   ended 90 COMPLETED 0
   rmdir "$socket".*
-  has_to_log "has not started .* it is tried once more, after 5 s"
-  [[ $(field Restarts) == 0 ]] || bad "it was queued again"
+  has_to_log "has not started .* retrying in 5 s"
+  [[ $(field Restarts) == 0 ]] || bad "it was requeued"
   same_weights stale-step
   tell "launched three times, same weights"
 }
@@ -648,7 +648,7 @@ resilient() {
   held_past "$2" 25 "$1"
 }
 
-# relaunched RUN: checks that the run resumed and completed, and that its job was not queued again.
+# relaunched RUN: checks that the run resumed and completed, and that its job was not requeued.
 relaunched() {
   ended 180 COMPLETED 0
   [[ $(field Restarts) == 0 ]] || bad "$(field Restarts) restarts, not 0"
@@ -724,7 +724,7 @@ requeued_after_node_killed() {
   resilient 2 requeued-small 2 0 requeue checkpoint.memory.every_steps=4
   node=$(node_of_process "$held")
   cluster node "$node" off
-  within 60 restarts_are 1 || bad "it was not queued again"
+  within 60 restarts_are 1 || bad "it was not requeued"
   cluster node "$node" on
   nothing_in_memory
   ended_after_restarts requeued-small 1
@@ -798,18 +798,18 @@ batch_node_killed() {
   resilient 0 batch-killed 3 1 shrink checkpoint.memory.every_steps=4
   node=$(node_of_process "$held")
   cluster node "$node" off
-  within 60 restarts_are 1 || bad "it was not queued again"
+  within 60 restarts_are 1 || bad "it was not requeued"
   cluster node "$node" on
   nothing_in_memory
   ended_after_restarts batch-killed 1
 }
 
-# Only the script's process gets the signal. The ranks stop as well, and the job is queued again.
+# Only the script's process gets the signal. The ranks stop as well, and the job is requeued.
 relaunch_told() {
   resilient 0 relaunch-told 3 1 shrink checkpoint.memory.every_steps=4
   scancel --batch --signal=USR2 "$job"
   release
-  within 30 restarts_are 1 || bad "it was not queued again"
+  within 30 restarts_are 1 || bad "it was not requeued"
   nothing_in_memory
   ended_after_restarts relaunch-told 1
 }

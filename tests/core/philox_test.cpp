@@ -113,7 +113,7 @@ TEST(FillNormal, HasTheMomentsOfANormalDistribution) {
 }
 
 /// A Philox block's four values come from two Box-Muller pairs.
-TEST(FillNormal, NeighboursAreIndependent) {
+TEST(FillNormal, NeighborsAreIndependent) {
   constexpr std::size_t count = 100000;
   const auto numbers = drawn(0, count, 1, "w");
   for (const std::size_t distance : {1U, 2U, 3U, 4U, 5U}) {

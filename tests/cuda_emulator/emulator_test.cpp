@@ -17,7 +17,7 @@ void run(const std::function<void()>& kernel, int threads = 64, std::int64_t sha
   emulator::Block::current().run({2, 1, 1}, threads, shared_bytes, kernel);
 }
 
-/// Each thread reads its neighbour's value.
+/// Each thread reads its neighbor's value.
 void pass_on(bool barrier, std::vector<float>& got) {
   run([&] {
     auto* shared = dynamic_shared_memory<float>();

@@ -3,7 +3,7 @@
 # seconds each, on all cores. Prints a line per target; fails on a finding and prints the input's
 # path. New inputs are kept below build/fuzz/corpus, where the next run starts.
 #   tests/fuzz/run.sh SECONDS [TARGET...]
-#   tests/fuzz/run.sh --minutes N [TARGET...]   for a night: minimises the corpus at the end
+#   tests/fuzz/run.sh --minutes N [TARGET...]   for a night: minimizes the corpus at the end
 # To reproduce a finding:  build/fuzz/fuzz_TARGET FILE, or with g++ and its backtraces in the preset
 # asan
 # build/asan/tests/fuzz_TARGET 0 0 FILE
@@ -30,8 +30,8 @@ mkdir -p $build/findings
 # Limits per input: 10 s, 2 GiB, and 512 MiB per allocation.
 limits="-timeout=10 -rss_limit_mb=2048 -malloc_limit_mb=512"
 
-# minimise TARGET: keeps the part of its corpus that adds coverage
-minimise() {
+# minimize TARGET: keeps the part of its corpus that adds coverage
+minimize() {
   local corpus=$build/corpus/$1
   rm -rf "$corpus.minimal"
   mkdir "$corpus.minimal"
@@ -51,14 +51,14 @@ fuzz() {
   runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
   edges=$(sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$log" | tail -n 1)
   found=$(find $build/findings -name "$name-*" | tr '\n' ' ')
-  if [[ $night == yes && $status == 0 ]]; then minimise "$name" >>"$log" 2>&1; fi
+  if [[ $night == yes && $status == 0 ]]; then minimize "$name" >>"$log" 2>&1; fi
   printf '%-20s %9s runs, %5s edges in %3d s: ' "$name" "${runs:-no}" "${edges:-no}" $((SECONDS - begin))
   if [[ $status == 0 && -z $found ]]; then echo "no finding"; return; fi
   echo "FINDING (exit $status) ${found:-}see $log"
   grep -m 1 -B 3 -A 12 -E 'ERROR: |runtime error: |^broken: ' "$log" || tail -n 5 "$log"
   return 1
 }
-export -f fuzz minimise
+export -f fuzz minimize
 export build seconds limits night
 
 printf '%s\n' "${targets[@]}" | xargs -P "$(nproc)" -I{} bash -c 'fuzz {}' || {

@@ -169,7 +169,7 @@ else
 fi
 for run in tuned tuned-again; do
   ran $run 2 --device cuda sharding.strategy=full_shard train.gemm_table="$work/gemms.json"
-  close "full_shard by a table of GEMMs, $run" 4 $run cpu 1e-5
+  close "full_shard by a GEMM table, $run" 4 $run cpu 1e-5
 done
 if [[ $(numbers tuned) == "$(numbers tuned-again)" && $(numbers tuned) != "$(numbers full_shard)" ]]; then
   verdict "the table decides about the bits" ok
@@ -179,13 +179,13 @@ fi
 ran few-sms 2 --device cuda sharding.strategy=full_shard train.gemm_sm_count_target=100
 close "full_shard, products on a part of the SMs" 4 few-sms cpu 1e-5
 [[ $(numbers few-sms) != "$(numbers full_shard)" ]] || verdict "cuBLASLt is not told of train.gemm_sm_count_target" FAILED few-sms
-fails "a table of GEMMs and a part of the SMs" 78 "gemm_table was timed on all SMs" 2 \
+fails "a GEMM table and a part of the SMs" 78 "gemm_table was timed on all SMs" 2 \
   train.gemm_table="$work/gemms.json" train.gemm_sm_count_target=100
 sed 's/"cublaslt": "13/"cublaslt": "12/' "$work/gemms.json" >"$work/other.json"
 fails "a table of another cuBLASLt" 78 "was made on .* with cuBLASLt 12.*, this is .* with 13" 2 \
   train.gemm_table="$work/other.json"
 head -c 200 "$work/gemms.json" >"$work/half.json"
-fails "half a table of GEMMs" 78 "half.json is no table of GEMMs" 2 train.gemm_table="$work/half.json"
+fails "half a GEMM table" 78 "half.json is not a GEMM table" 2 train.gemm_table="$work/half.json"
 
 # Ranges that Nsight Systems would show for the profiled steps: the trace's steps, passes and collectives, nested.
 # (A trace truncates long purposes for collectives on host values.)

@@ -236,7 +236,7 @@ TEST_P(CudaAttention, OfPartOfASequence) {
 }
 
 /// Queries in one run of positions, with more keys than queries. cuDNN takes none of these calls.
-TEST_P(CudaAttention, OfNeighbouringQueries) {
+TEST_P(CudaAttention, OfNeighboringQueries) {
   for (const auto& [first, count] :
        {std::array<std::int64_t, 2>{0, 130}, {70, 130}, {199, 1}, {128, 72}}) {
     SCOPED_TRACE(first);

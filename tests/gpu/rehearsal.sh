@@ -78,7 +78,7 @@ fi
 if grep -E '^(training|full_shard|shard_grad_op|no_shard|hybrid|checkpoint|a table)' "$summary" | grep -vE 'passed|exit (0|93) and (0|93),|steps 21 to 24'; then
   fail "the runs above did not end"
 fi
-for row in 'kernels: attention' 'training in bf16' 'a table of GEMMs +passed' 'full_shard, 4 NCCL ranks' 'compute-sanitizer' \
+for row in 'kernels: attention' 'training in bf16' 'a GEMM table +passed' 'full_shard, 4 NCCL ranks' 'compute-sanitizer' \
   'llama3.2-1b +4096 +llamesh' 'llama3.2-1b +4096 +tuned' 'llama3.2-1b +4096 +torch' 'llama3-8b +4096 +llamesh' 'llama3-8b +8192 +llamesh' \
   'llamesh bench gemm' 'LLAMESH_ATTENTION=builtin llamesh bench ops' 'llamesh bench decode'; do
   grep -qE "$row" "$summary" || { tail -n 150 "$summary"; fail "no row '$row'"; }

@@ -129,15 +129,15 @@ run_training() {
   local status=$? found
   found=$(sed -n 's/.*gemms.json: //p' "$work/tuning.log")
   if [[ $status == 0 && -n $found ]]; then
-    row "a table of GEMMs" passed "$found"
+    row "a GEMM table" passed "$found"
   else
-    row "a table of GEMMs" FAILED "exit $status" "$work/tuning.log"
+    row "a GEMM table" FAILED "exit $status" "$work/tuning.log"
   fi
   for run in tuned tuned-again; do
     # shellcheck disable=SC2086
     train $run 1 cuda precision.parameters=bf16 $wide train.gemm_table="$work/gemms.json"
   done
-  close "training by a table of GEMMs beside CPU" tuned cpu-bf16 2e-2
+  close "training by a GEMM table beside CPU" tuned cpu-bf16 2e-2
   close "training by it twice" tuned-again tuned 0
 }
 

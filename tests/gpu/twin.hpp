@@ -157,7 +157,7 @@ inline std::vector<std::int32_t> random_tokens(std::int64_t count, std::int64_t 
   return tokens;
 }
 
-/// Relative to the largest value: bf16 rounds to 8 bits, and both sides may round to neighbours;
+/// Relative to the largest value: bf16 rounds to 8 bits, and both sides may round to neighbors;
 /// fp32 sums differ in order.
 inline double tolerance(DType dtype) {
   return dtype == DType::f32 ? 4e-6 : 8e-3;

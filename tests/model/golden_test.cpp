@@ -107,7 +107,7 @@ TEST(RouterCounts, AreThoseOfTheModels) {
   EXPECT_EQ(sums_of("qwen3_moe_dense").layers, (std::vector<std::size_t>{1, 5}));
 }
 
-/// Fed a row in pieces, the decoder has the logits of each piece's last token: the cache honours
+/// Fed a row in pieces, the decoder has the logits of each piece's last token: the cache honors
 /// windows, rotates or looks up later positions, and holds normalized keys.
 TEST_P(Golden, DecoderLogits) {
   Loaded l(GetParam());

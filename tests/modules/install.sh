@@ -44,7 +44,7 @@ works_elsewhere() {  # after all_is_there
 destdir_is_not_in_the_modulefiles() {
   local file
   DESTDIR=$work/stage "$cmake" --install "$build" --prefix /opt/llamesh >"$work/install.log"
-  [[ -x $work/stage/opt/llamesh/bin/llamesh ]] || fail "DESTDIR is not honoured"
+  [[ -x $work/stage/opt/llamesh/bin/llamesh ]] || fail "DESTDIR is not honored"
   for file in "${modulefiles[@]}"; do
     grep -qF "/opt/llamesh" "$work/stage/opt/llamesh/$file" || fail "$file does not name its prefix"
     ! grep -nF "$work" "$work/stage/opt/llamesh/$file" || fail "$file names DESTDIR"

@@ -417,7 +417,7 @@ TEST_P(Attention, AWindowOfTheWholeRowChangesNoBit) {
 }
 
 /// The cache gives what the whole row gives, whatever the window.
-TEST_P(Attention, TheCacheHonoursTheWindow) {
+TEST_P(Attention, TheCacheHonorsTheWindow) {
   for (const std::int64_t window : {0, 1, 7, 40, 100}) {
     const std::int64_t past = 33, count = 5;
     const ops::AttentionShape shape{1, past + count, 4, 2, 6, window};

@@ -124,8 +124,8 @@ TEST(Optimizers, AdamwIsTorchs) {
   }
 }
 
-/// Returns the neighbours of x in bf16, towards zero and away from it.
-std::pair<float, float> neighbours(float x) {
+/// Returns the neighbors of x in bf16, towards zero and away from it.
+std::pair<float, float> neighbors(float x) {
   const auto bits = std::bit_cast<std::uint32_t>(x) & 0xffff0000U;
   return {std::bit_cast<float>(bits), std::bit_cast<float>(bits + 0x10000U)};
 }
@@ -195,7 +195,7 @@ TEST(Optimizers, RoundingOfBf16MomentsIsUnbiased) {
       const MomentsAfterAStep exact(DType::f32, g, bits), rounded(DType::bf16, g, bits);
       for (const auto& [fine, coarse] : {std::pair(&exact.m, &rounded.m), {&exact.v, &rounded.v}}) {
         const float x = fine->view().as<float>()[0];
-        const auto [below, above] = neighbours(x);
+        const auto [below, above] = neighbors(x);
         double sum = 0;
         for (const double y : coarse->numbers()) {
           ASSERT_TRUE(y == below || y == above) << x;

@@ -40,7 +40,7 @@ TEST(GemmTable, TakesNoOtherValueForWhatItKnows) {
     const auto at = changed.find("\"" + key + "\": ") + key.size() + 4;
     changed.replace(at, changed.find_first_of(",\n", at) - at, value);
     const auto said = test::error_of([&] { parse_table(changed, "t.json", here); });
-    EXPECT_NE(said.find("t.json is no table of GEMMs"), std::string::npos) << key << ": " << said;
+    EXPECT_NE(said.find("t.json is not a GEMM table"), std::string::npos) << key << ": " << said;
   };
   refused("inputs", "\"fp8\"");
   refused("a_transposed", "1");

@@ -66,20 +66,20 @@ TEST_P(EveryLayout, ShardsAreEqualAndAligned) {
   EXPECT_EQ(layout.shard_numel(), sum);
 }
 
-TEST(ShardLayout, MatricesUsedTogetherAreNeighbours) {
+TEST(ShardLayout, MatricesUsedTogetherAreNeighbors) {
   const auto table = model::parameter_table(odd_config(false));
   const ShardLayout layout(table, make_units(table, {}), shards(4));
   for (const auto layer : table.layers) {
     const auto self_attn = table.child(layer, "self_attn"), mlp = table.child(layer, "mlp");
-    const auto expect_neighbours = [&](model::ModuleId parent, const char* first,
-                                       const char* second) {
+    const auto expect_neighbors = [&](model::ModuleId parent, const char* first,
+                                      const char* second) {
       const auto id = table.weight_module(parent, first).weight;
       EXPECT_EQ(layout.place(table.weight_module(parent, second).weight).offset,
                 layout.place(id).offset + table[id].numel());
     };
-    expect_neighbours(self_attn, "q_proj", "k_proj");
-    expect_neighbours(self_attn, "k_proj", "v_proj");
-    expect_neighbours(mlp, "gate_proj", "up_proj");
+    expect_neighbors(self_attn, "q_proj", "k_proj");
+    expect_neighbors(self_attn, "k_proj", "v_proj");
+    expect_neighbors(mlp, "gate_proj", "up_proj");
   }
 }
 

@@ -37,7 +37,7 @@ TEST(BarLine, FitsEveryWidthAndLeavesOutTheLeastImportant) {
 
 TEST(BarLine, TakesImpossibleNumbers) {
   EXPECT_EQ(bar_line(0, {}, -1, 30), "[......] 0:00:00 left");
-  EXPECT_EQ(bar_line(3, {"all"}, 1e300, 30), "[######] all  1000:00:00 left");
+  EXPECT_EQ(bar_line(3, {"all"}, 1e300, 32), "[######] all  100000:00:00 left");
   EXPECT_EQ(bar_line(1, {"all"}, 0, 0), "");
 }
 

@@ -182,22 +182,22 @@ TEST(SlowLinks, ComparesLinksInTheSamePlace) {
   EXPECT_TRUE(slow_links(links, hosts).empty());
 }
 
-TEST(RingPhases, HaveEachNeighboursOnceAndNobodyTwiceAtATime) {
+TEST(RingPhases, HaveEachNeighborsOnceAndNobodyTwiceAtATime) {
   EXPECT_TRUE(ring_phases(1).empty());
   for (int size = 2; size <= 9; ++size) {
-    std::set<std::set<int>> neighbours;
+    std::set<std::set<int>> neighbors;
     std::size_t pairs = 0;
     for (const auto& phase : ring_phases(size)) {
       std::set<int> busy;
       for (const auto& [a, b] : phase) {
         EXPECT_TRUE(busy.insert(a).second && busy.insert(b).second) << size;
         EXPECT_TRUE(b == (a + 1) % size) << a << ' ' << b;
-        neighbours.insert({a, b});
+        neighbors.insert({a, b});
         ++pairs;
       }
     }
     const auto expected = static_cast<std::size_t>(size == 2 ? 1 : size);
-    EXPECT_EQ(neighbours.size(), expected) << size;
+    EXPECT_EQ(neighbors.size(), expected) << size;
     EXPECT_EQ(pairs, expected) << size;
   }
 }

@@ -112,7 +112,7 @@ struct TokenizeArguments {
 };
 
 /// Prints the first `arguments.show` records of each JSON file as the model sees them. Tokens
-/// in the loss are in colour, or between {+ and +} if standard output is no terminal.
+/// in the loss are in color, or between {+ and +} if standard output is no terminal.
 void show_records(const TokenizeArguments& arguments, const std::vector<std::string>& files);
 
 /// Runs `llamesh tokenize`: writes all inputs' documents in order, each with the tokenizer's prefix

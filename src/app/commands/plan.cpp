@@ -76,7 +76,8 @@ void print_memory(const PlannedLaunch& planned) {
                  bytes_text(step.at_peak[use]));
   if (planned.keeps_bf16_weights())
     fmt::print(
-        "  the weights are kept twice: fp32 masters, and bf16 (sharding.keep_bf16_weights)\n");
+        "  the trained weights are kept twice: fp32 masters, and bf16 "
+        "(sharding.keep_bf16_weights)\n");
   if (offloads(planned.setup.inputs))
     fmt::print("  {:<24}{:>12}  of {}\n", "host", bytes_text(step.on_host),
                bytes_text(planned.hardware.host_memory_bytes));

@@ -29,7 +29,7 @@ std::string shown_token(const tokenizer::Tokenizer& tokenizer, std::string_view 
 
 /// Returns the document's text with marks around each run of tokens in the loss.
 std::string marked_text(const tokenizer::Tokenizer& tokenizer,
-                        const data::EncodedDocument& document, bool colours) {
+                        const data::EncodedDocument& document, bool colors) {
   const auto& edges = document.masked_ranges;
   std::string shown;
   tokenizer::TextStream text(tokenizer);
@@ -37,7 +37,7 @@ std::string marked_text(const tokenizer::Tokenizer& tokenizer,
   const auto mark = [&](bool now) {
     if (now == in_loss) return;
     in_loss = now;
-    if (colours)
+    if (colors)
       shown += now ? "\033[1;32m" : "\033[0m";
     else
       shown += now ? "{+" : "+}";
@@ -65,7 +65,7 @@ void show_records(const TokenizeArguments& arguments, const std::vector<std::str
   const auto opened = tokenizer::open_tokenizer(arguments.tokenizer);
   const tokenizer::Tokenizer& tokenizer = *opened;
   const auto special = data::document_tokens(tokenizer, arguments.data_options());
-  const bool colours = ::isatty(STDOUT_FILENO) == 1;
+  const bool colors = ::isatty(STDOUT_FILENO) == 1;
   for (const std::string& path : files) {
     const data::MappedFile file(path);
     data::JsonRecords records(
@@ -77,7 +77,7 @@ void show_records(const TokenizeArguments& arguments, const std::vector<std::str
           tokenizer, special, data::parse_jsonl(record, where, special.conversations), where);
       const std::int64_t tokens = std::ssize(document.ids);
       fmt::print("{}: {} tokens, {} in the loss\n{}\n\n", where, tokens,
-                 tokens - masked_tokens(document), marked_text(tokenizer, document, colours));
+                 tokens - masked_tokens(document), marked_text(tokenizer, document, colors));
     }
     file.check();
   }

@@ -117,10 +117,11 @@ class Work {
     const auto special = data::document_tokens(tokenizer_, arguments_.data_options());
     const auto take = [&](const data::EncodedDocument& document, std::string_view line,
                           const data::LineNumber& where) {
-      validate(document.masked_ranges.empty() || !file_.is_stdout(),
-               "{}: an instruction or conversation needs a loss mask beside the token file, which "
-               "standard output has not; name a file in --output",
-               where);
+      validate(
+          document.masked_ranges.empty() || !file_.is_stdout(),
+          "{}: an instruction or conversation needs a loss mask next to the token file, which is "
+          "not possible on standard output; name a file in --output",
+          where);
       note_end(only_end(document.ids));
       ++documents_;
       append(document.ids, line.size(), document.masked_ranges);

@@ -12,6 +12,7 @@
 #include "checkpoint/store_folder.hpp"
 #include "core/file.hpp"
 #include "core/median.hpp"
+#include "core/text.hpp"
 #include "train/job/run_state.hpp"
 
 namespace llamesh::app {
@@ -113,11 +114,6 @@ std::string phase_of(const fs::path& folder, const std::optional<train::RunState
   if (held && (!is_there(state_file) || age_of(lease) + 12 < age_of(state_file))) return "starting";
   if (!state) return is_there(state_file) ? "unknown" : "not_started";
   return state->phase == done ? "done" : state->phase == stopped ? "stopped" : "failed";
-}
-
-std::string clock_text(double seconds) {
-  const auto whole = static_cast<std::int64_t>(std::clamp(seconds, 0.0, 3.6e8));
-  return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
 }
 
 std::string describe_goodput(const train::Goodput& goodput) {

@@ -257,7 +257,7 @@ struct Watchdog::Watch {
   const std::string& host_of(int rank) const { return hosts[static_cast<std::size_t>(rank)]; }
   std::string name_of(int rank) const { return fmt::format("rank {} on {}", rank, host_of(rank)); }
 
-  /// Exchanges goodbyes with the two neighbours. After it no message is in flight.
+  /// Exchanges goodbyes with the two neighbors. After it no message is in flight.
   void shut_down() {
     thread.request_stop();
     thread.join();

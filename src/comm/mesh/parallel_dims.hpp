@@ -33,7 +33,7 @@ struct MeshAxis {
 /// A set of axes in one mesh: bit i is the i-th axis, or the i-th factor if an axis is split.
 using AxisSet = std::bitset<8>;
 
-/// Ranks laid out as a grid with named axes, row-major: the innermost axis runs over neighbouring
+/// Ranks laid out as a grid with named axes, row-major: the innermost axis runs over neighboring
 /// ranks. It answers every question about a rank's coordinates and about groups, for any list of
 /// axes; nothing else computes a rank from a rank. Pure arithmetic, the same on every rank.
 ///
@@ -45,7 +45,7 @@ class ParallelDims {
   /// Throws a user error if a size is below 1, a name is repeated, or there are too many axes.
   explicit ParallelDims(std::vector<MeshAxis> axes);
 
-  /// Splits the outermost factor of the named axis in two, the inner one with `inner` neighbouring
+  /// Splits the outermost factor of the named axis in two, the inner one with `inner` neighboring
   /// ranks; groups may run along either. An axis may be split again, from the innermost groups to
   /// the outermost. Axis sets from the old mesh do not fit the new one. Throws a user error if
   /// `inner` does not divide the factor.
@@ -85,7 +85,7 @@ class ParallelDims {
   struct Factor {
     std::size_t axis;
     int size;
-    int stride;  ///< distance in ranks between neighbours along it
+    int stride;  ///< distance in ranks between neighbors along it
   };
   int coordinate(const Factor& factor, int rank) const {
     return rank / factor.stride % factor.size;

@@ -11,7 +11,7 @@
 /// documents or a sliding window only the last ones.
 namespace llamesh::ops::cpu {
 
-/// Queries that a tile holds: neighbours, in lanes [lead, lead + count). Lane i has position
+/// Queries that a tile holds: neighbors, in lanes [lead, lead + count). Lane i has position
 /// first + i. As in key tiles, `first` is a multiple of `tile`; so only one pair of tiles is on the
 /// diagonal, and a run of positions may begin within its first tile.
 struct QueryBlock {
@@ -34,7 +34,7 @@ class QueryBlocks {
   }
 
  private:
-  /// Neighbours, with positions from `position` on.
+  /// Neighbors, with positions from `position` on.
   struct Run {
     std::int64_t row, count, position;
     std::int64_t blocks() const {

@@ -21,7 +21,7 @@ namespace {
 
 constexpr float hidden = -std::numeric_limits<float>::infinity();
 
-/// Query tiles per task, from query heads that share a key-value head and from neighbouring query
+/// Query tiles per task, from query heads that share a key-value head and from neighboring query
 /// blocks. They share each key and value tile; loading it for each one separately would take a
 /// sixth of the time.
 constexpr std::int64_t tiles_together = 4;

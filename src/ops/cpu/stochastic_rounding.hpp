@@ -7,7 +7,7 @@
 #include "ops/calls.hpp"
 #include "ops/cpu/vec.hpp"
 
-/// Stochastic rounding to bf16: a value between two neighbours a < x < b becomes b with probability
+/// Stochastic rounding to bf16: a value between two neighbors a < x < b becomes b with probability
 /// (x - a) / (b - a), so that its mean is x. Small steps then add up, which rounding to nearest
 /// would lose.
 namespace llamesh::ops::cpu {

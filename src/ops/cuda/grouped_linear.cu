@@ -18,7 +18,7 @@ constexpr int stride = tile + 4;  // in shared memory; a multiple of 16 bytes
 template <class T>
 __device__ __forceinline__ void copy_transposed(float* to, const Strided<const T>& from, int first,
                                                 int rows, int k, int depth) {
-  const bool by_rows = from.col == 1;  // neighbouring threads take neighbouring elements
+  const bool by_rows = from.col == 1;  // neighboring threads take neighboring elements
   for (int i = threadIdx.x; i < tile * steps; i += threads) {
     const int r = by_rows ? i / steps : i % tile, c = by_rows ? i % steps : i / tile;
     const bool there = first + r < rows && k + c < depth;

@@ -18,7 +18,7 @@ __device__ __forceinline__ float round_stochastically(float x, std::uint32_t ran
   return __uint_as_float((u + (random & 0xffffU)) & 0xffff0000U);
 }
 
-/// Rounds a call's moments. Keeps the last Philox block, since neighbours share one.
+/// Rounds a call's moments. Keeps the last Philox block, since neighbors share one.
 class Rounder {
  public:
   __device__ __forceinline__ explicit Rounder(const RoundingBits& bits) : bits_(bits) {}

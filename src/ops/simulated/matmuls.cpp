@@ -62,7 +62,7 @@ double attention_flops(const AttentionShape& s, std::int64_t queries, double key
          keys;
 }
 
-/// Returns the keys that a query sees on average, of `queries` neighbours after `past` earlier
+/// Returns the keys that a query sees on average, of `queries` neighbors after `past` earlier
 /// keys: integrated over the queries, so half as many as there are in a causal row.
 double mean_keys(std::int64_t queries, std::int64_t window, std::int64_t past) {
   const auto T = static_cast<double>(queries), W = static_cast<double>(window);

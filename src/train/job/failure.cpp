@@ -9,8 +9,10 @@
 #include <csignal>
 #include <map>
 #include <set>
+#include <span>
 #include <string_view>
 
+#include "comm/diagnosis/fingerprint_check.hpp"
 #include "core/file.hpp"
 #include "core/json.hpp"
 #include "core/process.hpp"
@@ -88,13 +90,6 @@ std::vector<int> without_record(const ByRank& by_rank) {
   return missing;
 }
 
-std::string list_of(const std::vector<int>& ranks) {
-  constexpr std::size_t most = 16;
-  const std::span<const int> shown(ranks.data(), std::min(ranks.size(), most));
-  return fmt::format("{} {}{}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(shown, ", "),
-                     ranks.size() > most ? fmt::format(" and {} more", ranks.size() - most) : "");
-}
-
 /// Returns what the lowest rank that says why noted about its end (comm::RankEnd).
 std::optional<Failure> noted(const ByRank& by_rank) {
   for (const auto& [rank, image] : by_rank) {
@@ -141,7 +136,7 @@ std::string set_waiting(Failure& failure, const ByRank& by_rank) {
     failure.waiting.push_back(rank);
   }
   if (failure.waiting.empty()) return "nobody waited for it";
-  return fmt::format("{} waited in the {}", list_of(failure.waiting), in_what);
+  return fmt::format("{} waited in the {}", comm::list_of_ranks(failure.waiting), in_what);
 }
 
 Failure killed(const std::vector<int>& died, const ByRank& by_rank) {
@@ -158,7 +153,8 @@ Failure killed(const std::vector<int>& died, const ByRank& by_rank) {
       open == nullptr ? ""
                       : fmt::format(", in the {} (number {} there)", title(*open), open->number),
       waited,
-      died.size() > 1 ? fmt::format("; so were {}", list_of({died.begin() + 1, died.end()})) : "");
+      died.size() > 1 ? fmt::format("; so were {}", comm::list_of_ranks(std::span(died).subspan(1)))
+                      : "");
   return failure;
 }
 
@@ -172,7 +168,8 @@ Failure vanished(const std::vector<int>& missing, const ByRank& by_rank) {
                   .step = witness.step};
   const auto waited = set_waiting(failure, by_rank);
   failure.detail = fmt::format(
-      "{}{} left no record here, as when a node is lost; the others were {}; {}", list_of(missing),
+      "{}{} left no record here, as when a node is lost; the others were {}; {}",
+      comm::list_of_ranks(missing),
       failure.host.empty() ? "" : " (the first on " + failure.host + ")", doing(witness), waited);
   return failure;
 }
@@ -189,8 +186,8 @@ Failure unknown(const std::vector<int>& missing, const ByRank& by_rank) {
   Failure failure{.kind = "unknown", .phase = phase_of(witness.activity), .step = witness.step};
   failure.detail = fmt::format(
       "why it ended is not known{}; rank {} was {}{}",
-      missing.empty() ? "" : ": " + list_of(missing) + " left no record here", witness.rank,
-      doing(witness),
+      missing.empty() ? "" : ": " + comm::list_of_ranks(missing) + " left no record here",
+      witness.rank, doing(witness),
       ended_by_itself(witness)
           ? fmt::format(" and ended with {} because of another rank", witness.end.exit_code)
           : "");

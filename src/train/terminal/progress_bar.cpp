@@ -11,16 +11,12 @@
 
 #include "core/log.hpp"
 #include "core/process.hpp"
+#include "core/text.hpp"
 
 namespace llamesh::train {
 namespace {
 
 constexpr double longest_silence = 5;  // seconds
-
-std::string clock_text(double seconds) {
-  const auto whole = static_cast<std::int64_t>(std::clamp(seconds, 0.0, 3.6e6));
-  return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
-}
 
 }  // namespace
 

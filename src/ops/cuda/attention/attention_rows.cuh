@@ -9,7 +9,7 @@
 /// query sees.
 namespace LLAMESH_OPS_CUDA {
 
-/// Queries [first, first + count) in a row. Their positions are neighbours, from `position` on.
+/// Queries [first, first + count) in a row. Their positions are neighbors, from `position` on.
 struct QueryBlock {
   int first, count, position;
 
@@ -17,7 +17,7 @@ struct QueryBlock {
   constexpr int end() const { return position + count; }
 };
 
-/// RowPositions as kernels use them: a row of queries has two runs with neighbouring positions, or
+/// RowPositions as kernels use them: a row of queries has two runs with neighboring positions, or
 /// one. Blocks of queries never cross from one run to the other.
 struct QueryRuns {
   int queries;                    // in a row

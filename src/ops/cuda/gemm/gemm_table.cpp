@@ -74,14 +74,14 @@ GemmTable parse_table(std::string_view text, const std::string& name, const Gemm
     try {
       return work();
     } catch (const std::exception& wrong) {
-      fail(ExitCode::bad_input, "{} is no table of GEMMs (llamesh bench step --tune-gemms): {}",
+      fail(ExitCode::bad_input, "{} is not a GEMM table (llamesh bench step --tune-gemms): {}",
            name, wrong.what());
     }
   };
   const json from = understood([&] { return parse_json(text, "its text"); });
   const auto its = understood([&] { return GemmLibrary{from.at("gpu"), from.at("cublaslt")}; });
   validate(its.gpu == here.gpu && its.cublaslt == here.cublaslt,
-           "the table of GEMMs {} was made on {} with cuBLASLt {}, this is {} with {}; make one "
+           "the GEMM table {} was made on {} with cuBLASLt {}, this is {} with {}; make one "
            "here (llamesh bench step --tune-gemms)",
            name, its.gpu, its.cublaslt, here.gpu, here.cublaslt);
   return understood([&] {
