@@ -158,7 +158,7 @@ struct SuperviseArguments {
 };
 /// Runs `llamesh supervise` in a Slurm batch script (slurm/resilient.sbatch): launches the run on
 /// healthy nodes of the job, and again after a failure, without the node to blame. Passes on
-/// SIGTERM and SIGUSR2, and queues the job again as slurm/requeue.sbatch does. Returns the run's
+/// SIGTERM and SIGUSR2, and requeues the job as slurm/requeue.sbatch does. Returns the run's
 /// exit code.
 int supervise(const SuperviseArguments& arguments);
 

@@ -324,7 +324,7 @@ class Supervisor {
       say("llamesh has not started in {} launches (exit code {}), and no node is to blame: see "
           "above",
           pauses.size() + 1, end.code);
-      return 1;  // not 75, at which some sites queue a job again: it would fare no better
+      return 1;  // not 75, at which some sites requeue a job: it would fare no better
     }
     const auto pause = pauses.at(fruitless_launches_++);
     say("llamesh has not started (exit code {}): retrying in {} s", end.code, pause.count());
@@ -366,7 +366,7 @@ class Supervisor {
     return code;
   }
 
-  /// Ends, and queues the job again if the run shall continue.
+  /// Ends, and requeues the job if the run shall continue.
   int finish(int code) {
     if (code == 0 || is_final(code) || halts() || !job_runs()) return code;
     auto excluded = unlaunchable_;
