@@ -104,6 +104,8 @@ sweep() {
   local value
   for value in 3e-3 1e-3 3e-4 1e-4; do
     [[ $(step_of "sweep/optimizer.lr=$value") == 5 ]] || bad "the task of $value has not trained"
+    # Slurm gives an array's id to one of its tasks, too: squeue then prints a line for each.
+    grep -q 's of walltime left' "sweep/optimizer.lr=$value/log.txt" || bad "the task of $value does not know its walltime"
   done
   [[ $(cat sweep/*/metrics.jsonl | sed -n 's/^{"step":5,"loss":\([^,]*\).*/\1/p' | sort -u | wc -l) == 4 ]] || bad "the losses do not differ"
   tell "4 tasks, 4 losses"
