@@ -137,7 +137,7 @@ TEST(Plan, CountsMemoryCheckpointsInTheHostsMemory) {
   EXPECT_EQ(code, 0);
   const std::int64_t bytes = json.at("memory_checkpoint_bytes");
   // Two steps: weights and two moments in fp32, for each node's half and the other node's.
-  const auto expected = 2 * 12 * json.at("parameters").get<std::int64_t>();
+  const auto expected = 24 * json.at("parameters").get<std::int64_t>();
   EXPECT_GE(bytes, expected);
   EXPECT_LT(bytes, expected + expected / 100);
   const auto given = arguments.overrides;

@@ -60,7 +60,7 @@ TEST_P(EveryLayout, ShardsAreEqualAndAligned) {
     EXPECT_EQ(unit.shard_numel % 32, 0);
     EXPECT_EQ(unit.padded_numel, unit.shard_numel * shard_size);
     EXPECT_GE(unit.padded_numel, unit.numel);
-    EXPECT_LT(unit.padded_numel, unit.numel + 32 * shard_size);
+    EXPECT_LT(unit.padded_numel, unit.numel + std::int64_t{32} * shard_size);
     sum += unit.shard_numel;
   }
   EXPECT_EQ(layout.shard_numel(), sum);

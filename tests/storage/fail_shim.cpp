@@ -5,17 +5,17 @@
 // file that MPI-IO creates there. HOW is ENOSPC, EIO, EINTR or ENOMEM; `short`: a write takes half
 // of its bytes; or a number: the call is made so many seconds later. At its end the rank appends
 // "CALL COUNT" of each to the file LLAMESH_FAIL_COUNTS.
-#include <errno.h>
 #include <fcntl.h>
-#include <stdarg.h>
-#include <stdint.h>
-#include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 
 #include <atomic>
+#include <cerrno>
+#include <cstdarg>
+#include <cstdint>
+#include <cstring>
 #include <initializer_list>
 #include <new>
 #include <utility>
@@ -103,7 +103,8 @@ bool is_the_one(Call call, int fd) {
 bool is_own(const void* code) {
   static const void* const program = [] {
     Dl_info info{};
-    dladdr(reinterpret_cast<const void*>(getauxval(AT_ENTRY)), &info);
+    dladdr(reinterpret_cast<const void*>(getauxval(AT_ENTRY)),
+           &info);  // NOLINT(performance-no-int-to-ptr)
     return info.dli_fbase;
   }();
   Dl_info info{};

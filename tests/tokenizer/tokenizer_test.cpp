@@ -1,5 +1,6 @@
 #include "tokenizer/tokenizer.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sentencepiece_processor.h>
 
@@ -84,7 +85,7 @@ std::string with_blank_tokens(const std::string& file, const TemporaryFolder& fo
       if (model["vocab"].contains(first + second)) continue;
       model["vocab"][first + second] = id++;
       if (as_text)
-        merges.push_back(first + " " + second);
+        merges.push_back(fmt::format("{} {}", first, second));
       else
         merges.push_back({first, second});
     }
