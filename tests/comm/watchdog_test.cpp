@@ -298,8 +298,7 @@ class HangDiagnosisTest : public testing::Test {
     do send(0);
     while (receive() != alarm);
     send(alarm);
-    group.barrier();  // for the roll call
-    group.barrier();  // for the survey
+    for (int i = 0; i < 4; ++i) group.barrier();  // two each for the roll call and the survey
     send(goodbye);
     while (receive() != goodbye) continue;
   }

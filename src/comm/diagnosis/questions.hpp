@@ -60,11 +60,16 @@ class Questions {
       backoff.pause();
     };
     while (!unanswered_.empty() && !abandon) serve_and_pause();
-    MPI_Request all_are_here = MPI_REQUEST_NULL;
-    check(MPI_Ibarrier(native(group_), &all_are_here), "the end of the run");
-    for (int here = 0; here == 0; serve_and_pause())
-      check(MPI_Test(&all_are_here, &here, MPI_STATUS_IGNORE), "the end of the run");
-    while (!sending_.empty()) serve_and_pause();
+    // Twice: after the first round no question is sent any more, after the second no answer. Open
+    // MPI would give a later one to the next communicator that gets this one's context id, where it
+    // takes the place of another message.
+    for (int round = 0; round < 2; ++round) {
+      MPI_Request all_are_here = MPI_REQUEST_NULL;
+      check(MPI_Ibarrier(native(group_), &all_are_here), "the end of the run");
+      for (int here = 0; here == 0; serve_and_pause())
+        check(MPI_Test(&all_are_here, &here, MPI_STATUS_IGNORE), "the end of the run");
+      while (!sending_.empty()) serve_and_pause();
+    }
   }
 
  private:

@@ -190,7 +190,11 @@ struct Watchdog::Watch {
       }
       return done != 0;
     };
-    if (group.size() == 1 || !delivered()) return;
+    if (group.size() == 1) return;
+    if (!delivered()) {
+      spdlog::warn("the alarm has not reached rank {}", next);
+      return;
+    }
     outgoing = {Heartbeat::alarm, 0};
     check(MPI_Isend(&outgoing, 2, MPI_INT64_T, next, 0, native(group), &sending), "an alarm");
     delivered();

@@ -322,6 +322,9 @@ RunEnd run(const comm::Communicator& world, const Setup& setup, const std::strin
     const Error error = as_error(any);
     run.on_failure(/*on_this_rank=*/true);
     record_failure(folder, error.code(), error.what());
+    // Unwinding waits for an asynchronous save. Until it has ended, this rank is not late.
+    const auto limit = time_for_first_checkpoint(setup);
+    if (setup.inputs.checkpoint.async) watchdog.begin(Activity::saving, 0, limit, limit);
     throw;
   }
 }
