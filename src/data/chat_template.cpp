@@ -244,6 +244,16 @@ Document render(ChatTemplate chat_template, std::span<const ChatMessage> message
   return out.take();
 }
 
+std::string turn_end(ChatTemplate chat_template) {
+  if (chat_template == ChatTemplate::automatic || chat_template == ChatTemplate::plain) return "";
+  const std::vector<ChatMessage> messages{{"user", "a"}, {"assistant", "b"}};
+  const std::string nowhere;
+  const auto document = render(chat_template, messages, {nowhere, 0});
+  const auto last = std::ranges::find_if(document.segments.rbegin(), document.segments.rend(),
+                                         [](const auto& segment) { return segment.in_loss; });
+  return last->kind == SegmentKind::token ? last->text : "";
+}
+
 ConversationOptions conversation_options(const DataOptions& options) {
   ConversationOptions result{.chat_template = options.chat_template, .loss_on = options.loss_on};
   if (options.chat_template != ChatTemplate::automatic) return result;

@@ -24,6 +24,10 @@ std::string_view name_of(ChatTemplate chat_template);
 Document render(ChatTemplate chat_template, std::span<const ChatMessage> messages,
                 const LineNumber& where);
 
+/// Returns the special token that ends an answer in this template, as written: "<|im_end|>". Empty
+/// if the tokenizer's EOS does, and for `plain` and `automatic`.
+std::string turn_end(ChatTemplate chat_template);
+
 /// Returns the template whose Jinja text has this hash (hash_of). Nothing is normalized: a template
 /// that was edited is another one.
 std::optional<ChatTemplate> find_chat_template(std::uint64_t hash);

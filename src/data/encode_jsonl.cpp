@@ -108,10 +108,12 @@ EncodedDocument encode(const tokenizer::Tokenizer& tokenizer, const DocumentToke
       encode_text(tokenizer, special, segment, place, ids, where);
       place = tokenizer::Chunk::continuation;
     }
-    if (is_last && !document.has_special_tokens)
+    if (is_last && !document.has_special_tokens) {
       ids.insert(ids.end(), special.suffix_ids.begin(), special.suffix_ids.end());
-    else if (segment.eos_follows)
+    } else if (segment.eos_follows) {
       ids.push_back(special.eos);
+      place = tokenizer::Chunk::after_token;
+    }
     if (!segment.in_loss) mask(encoded.masked_ranges, begin, std::ssize(ids));
     begin = std::ssize(ids);
   }

@@ -1,6 +1,7 @@
 #include "data/jsonl.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -27,7 +28,8 @@ struct Fields {
   std::optional<std::string> input;
   std::optional<std::string> output;
   std::optional<std::vector<MessageFields>> messages;
-  std::string tool_field;  ///< name of a field with tools, if there is one
+  std::string tool_field;     ///< name of a field with tools, if there is one
+  std::string context_field;  ///< name of a field with a system text or earlier turns
 };
 
 /// A parser handler that takes the known fields and ignores all else, so that no line needs more
@@ -40,19 +42,25 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
   bool null() override {
     if (depth_ == 0) refuse_root();
     if (depth_ == 2 && in_messages_) refuse("a list of objects");
-    note_tools();
+    note_unread();
     return true;
   }
   bool boolean(bool /*value*/) override { return other(); }
-  bool number_integer(number_integer_t /*value*/) override { return other(); }
-  bool number_unsigned(number_unsigned_t /*value*/) override { return other(); }
-  bool number_float(number_float_t /*value*/, const string_t& /*text*/) override { return other(); }
+  bool number_integer(number_integer_t value) override {
+    return number(static_cast<double>(value));
+  }
+  bool number_unsigned(number_unsigned_t value) override {
+    return number(static_cast<double>(value));
+  }
+  bool number_float(number_float_t value, const string_t& /*text*/) override {
+    return number(value);
+  }
   bool binary(binary_t& /*value*/) override { return other(); }
 
   bool string(string_t& value) override {
     auto* const field = target();
     if (field == nullptr) {
-      if (!value.empty()) note_tools(0);  // a list written as a string
+      if (!value.empty()) note_unread(0);  // tools may be a list written as a string
       return other();
     }
     validate(!field->has_value(), "{}: '{}' appears twice", where_, key_);
@@ -122,19 +130,31 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
     }
     return nullptr;
   }
+  /// OpenAI's weight of a message in the loss.
+  bool number(double value) {
+    const bool is_weight = depth_ == 3 && in_messages_ && key_ == "weight";
+    validate(!is_weight || value == 1,
+             "{}: message {} has the weight {}, but only 1 is supported; remove the record, or use "
+             "data.loss_on=last_assistant",
+             where_, fields_.messages->size(), value);
+    return other();
+  }
   /// Handles a value that is not a string, or an unexpected string.
   bool other() {
     if (depth_ == 0) refuse_root();
-    note_tools();
+    note_unread();
     if (target() != nullptr) refuse("a string");
     if ((depth_ == 1 && key_ == "messages") || (depth_ == 2 && in_messages_))
       refuse("a list of objects");
     return true;
   }
-  /// Notes tools and tool calls. A value counts if it is inside the field's list or object: an
-  /// empty one is as good as none. With `inside` 0 the field's own value counts.
-  void note_tools(int inside = 1) {
+  /// Notes fields that are part of a conversation, but are not read: tools, tool calls, and a
+  /// system text or earlier turns outside the messages. A value counts if it is inside the field's
+  /// list or object: an empty one is as good as none. With `inside` 0 the field's own value counts.
+  void note_unread(int inside = 1) {
     if (depth_ == 1 + inside && (key_ == "tools" || key_ == "functions")) fields_.tool_field = key_;
+    if (depth_ == 1 + inside && (key_ == "system" || key_ == "history"))
+      fields_.context_field = key_;
     if (depth_ == 3 + inside && in_messages_ && (key_ == "tool_calls" || key_ == "function_call"))
       fields_.messages->back().tool_field = key_;
   }
@@ -253,6 +273,10 @@ Document read_record(std::string_view record, const LineNumber& where,
   if (const auto nul = record.find('\0'); nul != record.npos) handler.refuse_json(nul + 1);
   nlohmann::json::sax_parse(record.begin(), record.end(), &handler);
   Fields fields = handler.take();
+  validate(fields.context_field.empty() || !(fields.messages || fields.instruction),
+           "{}: has '{}', which is not read; write the conversation as 'messages', with a first "
+           "message whose role is system, or remove the field",
+           where, fields.context_field);
   if (fields.messages) {
     validate(fields.tool_field.empty(), "{}: has '{}', which are not supported; remove the record",
              where, fields.tool_field);
@@ -275,7 +299,10 @@ Document parse_jsonl(std::string_view record, const LineNumber& where,
 }
 
 bool has_json_name(std::string_view path) {
-  return path.ends_with(".jsonl") || path.ends_with(".json");
+  const auto begin = path.rfind('.');
+  std::string end(begin == path.npos ? "" : path.substr(begin));
+  std::ranges::transform(end, end.begin(), [](unsigned char c) { return std::tolower(c); });
+  return end == ".jsonl" || end == ".ndjson" || end == ".json";
 }
 
 JsonRecords::JsonRecords(std::string_view text, const std::string& path)

@@ -210,6 +210,33 @@ std::string loss_text(const std::string& tokenizer, const EncodedDocument& docum
   return text;
 }
 
+// The turn after an answer's EOS has the tokens of a text behind any special token.
+TEST(ChatTemplate, APlainTurnBeginsBehindASpecialToken) {
+  for (const std::string file : {"llama2.json", "prefix.json", "metaspace.json", "llama3.json"}) {
+    const auto options = tokenized_by(LLAMESH_GOLDEN "/" + file, ChatTemplate::plain);
+    const auto tokenizer = tokenizer::open_tokenizer(options.tokenizer);
+    const auto special = document_tokens(*tokenizer, options);
+    const std::vector<ChatMessage> messages{
+        {"user", "Who?"}, {"assistant", "God"}, {"user", "What?"}, {"assistant", "heaven"}};
+    const auto document = render(ChatTemplate::plain, messages, chat_line);
+    const auto ids = encode(*tokenizer, special, document, chat_line).ids;
+    Ids turn;
+    tokenizer->encode(document.segments.at(2).text, tokenizer::Chunk::after_token, turn,
+                      tokenizer::SpecialTokens::text);
+    const auto eos = std::ranges::find(ids, special.eos);
+    ASSERT_GT(ids.end() - eos, std::ssize(turn)) << file;
+    EXPECT_EQ(Ids(eos + 1, eos + 1 + std::ssize(turn)), turn) << file;
+  }
+}
+
+TEST(ChatTemplate, KnowsTheTokenThatEndsAnAnswer) {
+  const std::map<std::string_view, std::string> ends{
+      {"llama3", "<|eot_id|>"}, {"chatml", "<|im_end|>"}, {"qwen2", "<|im_end|>"},
+      {"llama2", ""},           {"zephyr", ""},           {"plain", ""}};
+  for (const auto& [name, end] : ends) EXPECT_EQ(turn_end(named(name)), end) << name;
+  EXPECT_EQ(turn_end(ChatTemplate::automatic), "");
+}
+
 TEST(ChatTemplate, TheMaskCoversExactlyTheOtherTokens) {
   const std::string qwen = LLAMESH_GOLDEN "/qwen.json", llama2 = LLAMESH_GOLDEN "/llama2.json";
   EXPECT_EQ(loss_text(qwen, encoded_chat(tokenized_by(qwen, ChatTemplate::chatml), talk)),

@@ -141,6 +141,15 @@ TEST(Jsonl, RefusalsNameFileAndLine) {
       refused(fmt::format(R"({{"messages": [{{"role": "assistant", "{}": {}, "content": "a"}}]}})",
                           field, call),
               fmt::format("message 1 has '{}'; tools are not supported", field));
+  const std::string chat = R"("messages": [{"role": "assistant", "content": "a"}]})";
+  for (const char* field : {R"({"system": "Be terse.", )", R"({"history": [["a", "b"]], )"})
+    for (const std::string& record : {chat, std::string(R"("instruction": "a", "output": "b"})")})
+      refused(field + record, "which is not read");
+  refused(R"({"messages": [{"role": "assistant", "content": "a", "weight": 0}]})",
+          "message 1 has the weight 0, but only 1 is supported");
+  EXPECT_EQ(parsed(R"({"system": "", "history": [], "messages": [{"role": "user", "content": "a"},)"
+                   R"({"role": "assistant", "content": "b", "weight": 1}]})"),
+            "<|user|>\na\n<|assistant|>\n[b$]");
   std::string long_role = "x";
   for (int i = 0; i < 100; ++i) long_role += "\u00e9";
   const std::string end = long_role.substr(0, 119) + "...'; expected system";
