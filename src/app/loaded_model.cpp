@@ -46,11 +46,11 @@ LoadedModel::Shape LoadedModel::shape_of(const std::string& path, const std::str
   Shape shape;
   if (location.kind == checkpoint::PathKind::hf_folder) {
     shape.config = model::read_config_json(path);
-    shape.data.tokenizer = path;
+    shape.data.tokenizer = shape.hf = path;
   } else {
     const auto progress = checkpoint::read_manifest(path).progress;
     const auto origin = origin_of(progress.config);
-    shape = {model::parse_config_json(progress.model_config, path), origin.data};
+    shape = {model::parse_config_json(progress.model_config, path), origin.data, origin.hf};
     shape.data.tokenizer = tokenizer_of(origin);
   }
   if (adapter.empty()) return shape;
@@ -68,6 +68,7 @@ LoadedModel::LoadedModel(const std::string& path, DType dtype, Shape shape,
     : config(shape.config.base()),
       table(model::parameter_table(config)),
       data(std::move(shape.data)),
+      hf(std::move(shape.hf)),
       shard(sharding::tensor_shard(table, dims, rank)),
       weights(shard.table, dtype) {
   const auto prove = rank == 0 ? checkpoint::ProveBase::yes : checkpoint::ProveBase::no;

@@ -23,6 +23,7 @@ struct LoadedModel {
   model::ParameterTable table;
   /// From its training data: tokenizer, document_mask and eos_token are set.
   data::DataOptions data;
+  std::string hf;                   ///< Hugging Face folder that it came from; empty: none
   sharding::TensorShard shard;      ///< this rank's parts
   model::InferenceWeights weights;  ///< this rank's parts
 
@@ -39,6 +40,7 @@ struct LoadedModel {
   struct Shape {
     model::ModelConfig config;  ///< with adapters, if there are any
     data::DataOptions data;
+    std::string hf;
   };
   static Shape shape_of(const std::string& path, const std::string& adapter);
   LoadedModel(const std::string& path, DType dtype, Shape shape, const comm::ParallelDims& dims,

@@ -29,10 +29,12 @@ Origin origin_of(const std::string& config) {
   const auto format = value_of(root, "data", "format");
   const bool text = format == "text" || format == "jsonl";
   origin.data.format = text ? data::Format::text : data::Format::tokens;
-  // Versions without the key knew no other form.
+  // A checkpoint of a Hugging Face folder has no data. Versions without the key knew no other form.
+  const auto usual =
+      root.find("data") == nullptr ? data::ChatTemplate::automatic : data::ChatTemplate::plain;
   origin.data.chat_template =
       config::value_of_name<data::ChatTemplate>(value_of(root, "data", "chat_template"))
-          .value_or(data::ChatTemplate::plain);
+          .value_or(usual);
   origin.data.loss_on = config::value_of_name<data::LossOn>(value_of(root, "data", "loss_on"))
                             .value_or(origin.data.loss_on);
   origin.data.document_mask = value_of(root, "data", "document_mask") == "true";

@@ -12,6 +12,12 @@ TEST(Origin, OfAnOldRunHasPlainConversations) {
   EXPECT_EQ(old.tokenizer, "folder");
 }
 
+TEST(Origin, OfAnImportedFolderHasItsConversations) {
+  const auto origin = origin_of("model:\n  hf: /models/chat\n");
+  EXPECT_EQ(origin.hf, "/models/chat");
+  EXPECT_EQ(origin.data.chat_template, data::ChatTemplate::automatic);
+}
+
 TEST(Origin, KeepsHowConversationsWereWritten) {
   const auto origin = [](const std::string& chat_template, const std::string& loss_on) {
     return origin_of("data: {chat_template: " + chat_template + ", loss_on: " + loss_on + "}").data;

@@ -365,7 +365,7 @@ TEST(Plan, SweepSortsWhatFitsByTokensPerSecond) {
     const auto& faster = rows[i == 0 ? 0 : i - 1];
     EXPECT_LE(rows[i].at("tokens_per_second"), faster.at("tokens_per_second"));
   }
-  arguments.overrides = {"train.micro_batch=2", "sharding.strategy=shard_grad_op"};
+  arguments.overrides = {"train={micro_batch: 2}", "sharding.strategy=shard_grad_op"};
   const auto fewer = printed(arguments).json;
   for (const auto& row : fewer.at("fitting")) {
     EXPECT_EQ(row.at("micro_batch"), 2);

@@ -37,6 +37,21 @@ get 1 generate "$folder/run" --prompt-file "$folder/prompt" --max-tokens 40
 get 1 generate "$folder/run" --prompt-file - --max-tokens 40 < "$folder/prompt"
 [[ $got == "$text" ]] || give_up "from standard input it wrote '$got', not '$text'"
 
+# A model that has learned chats ends its answers by itself, also as a folder: EOS is 0, <|im_end|> is 2.
+chat='{"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "God."}]}'
+for _ in {1..20}; do echo "$chat"; done > "$folder/chats.jsonl"
+get 1 train inputs/tiny.yaml "run.folder=$folder/chat" "data.train=$folder/chats.jsonl" train.steps=40 optimizer.lr=1e-2 \
+  data.tokenizer=tests/tokenizer/golden/qwen.json data.chat_template=qwen2 model.vocab_size=608 data.sequence_length=48
+get 1 convert --from "$folder/chat" --to "hf:$folder/chat-hf"
+[[ $(tr -d ' \n' < "$folder/chat-hf/generation_config.json") == *'"eos_token_id":[0,2]'* ]] ||
+  give_up "generation_config.json: $(< "$folder/chat-hf/generation_config.json")"
+grep -q '"max_position_embeddings": 48' "$folder/chat-hf/config.json" || give_up "config.json has no positions"
+prompt=$'<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n'
+for model in "$folder/chat" "$folder/chat-hf"; do
+  get 1 generate "$model" --prompt "$prompt" --max-tokens 30
+  [[ $got == "${prompt}God." ]] || give_up "$model answered '${got#"$prompt"}'"
+done
+
 # The same seed repeats its choices, another seed makes others.
 chosen() { get 1 generate "$folder/run" --prompt "In the" --max-tokens 40 --temperature 1 --top-k 20 --top-p 0.95 --seed "$1"; }
 chosen 1; first=$got

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 
+#include "app/end_tokens.hpp"
 #include "app/origin.hpp"
 #include "checkpoint/hf/hf_export.hpp"
 #include "checkpoint/hf/hf_new_folder.hpp"
@@ -20,6 +21,7 @@
 #include "device/buffer.hpp"
 #include "model/config_json.hpp"
 #include "optim/optimizer.hpp"
+#include "tokenizer/tokenizer.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -77,6 +79,20 @@ void find_companions(const fs::path& checkpoint, const std::string& to,
     spdlog::warn("{} no longer exists: no tokenizer files are copied", model);
 }
 
+/// Finds the tokens that begin and end a text of this model, for the folder's config files.
+void find_special_tokens(const fs::path& checkpoint, checkpoint::ExportOptions& options) {
+  const auto [model, data] = origin_if_known(checkpoint);
+  options.positions = data.sequence_length;
+  if (options.tokenizer.empty()) return;
+  try {
+    const auto tokenizer = tokenizer::open_tokenizer(options.tokenizer.string());
+    options.bos = tokenizer->bos();
+    options.end_tokens = end_tokens(*tokenizer, data, options.source.string());
+  } catch (const Error& error) {
+    spdlog::warn("the tokens that end a text are not known: {}", error.what());
+  }
+}
+
 std::int64_t max_shard_bytes(const std::string& text) {
   const auto bytes = parse_byte_size(text);
   validate(bytes.value_or(0) > 0,
@@ -102,7 +118,9 @@ void export_folder(const fs::path& from, const ConvertArguments& arguments,
     return checkpoint::export_adapters(from, target, options.type, base, world);
   }
   comm::agree(world, [&] {
-    if (world.rank() == 0) find_companions(from, arguments.to, options);  // also writes them
+    if (world.rank() != 0) return;  // which writes them
+    find_companions(from, arguments.to, options);
+    find_special_tokens(from, options);
   });
   checkpoint::export_hf(from, target, options, world);
 }

@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 
+#include "app/end_tokens.hpp"
 #include "app/loaded_model.hpp"
 #include "app/model_mesh.hpp"
 #include "app/program.hpp"
@@ -109,6 +110,7 @@ struct Start {
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
   std::vector<std::int32_t> encoded;  ///< the prompt
   std::vector<std::int32_t> tokens;   ///< the prompt after the tokenizer's prefix
+  std::vector<std::int32_t> ends;     ///< ids that end the text
   std::int64_t max_tokens = 0;        ///< to add
   std::int64_t positions() const { return std::ssize(tokens) + max_tokens; }
 };
@@ -136,6 +138,7 @@ Start load(const GenerateArguments& arguments, const std::string& path, const st
            "the tokenizer has {} ids, but the model's vocabulary only {}; name the model's own "
            "tokenizer with --tokenizer",
            start.tokenizer->vocab_size(), model.config.vocab_size);
+  start.ends = end_tokens(*start.tokenizer, model.data, model.hf);
   start.tokens = start.tokenizer->prefix_ids();
   start.encoded = start.tokenizer->encode(prompt);
   start.tokens.insert(start.tokens.end(), start.encoded.begin(), start.encoded.end());
@@ -171,7 +174,7 @@ void write_text(const Ranks& ranks, model::Decoder& decoder, const Start& from,
   while (made < from.max_tokens) {
     const auto id = sampler.choose(logits.first(known));
     ++made;
-    if (id == tokenizer.eos()) break;
+    if (std::ranges::find(from.ends, id) != from.ends.end()) break;
     print(text.push(id));
     if (made < from.max_tokens) logits = decoder.feed({&id, 1});
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "checkpoint/format.hpp"
 #include "checkpoint/hf/hf_new_folder.hpp"
@@ -176,22 +177,57 @@ void copy_tokenizer(const fs::path& tokenizer, const fs::path& folder) {
   for (const auto* name : companion_files) copy_if_there(from / name, folder / name);
 }
 
+/// Adds to the config.json of a model that came from no folder what its readers would else guess:
+/// the longest sequence, and the tokens that begin and end a text.
+void complete_config(nlohmann::ordered_json& json, const model::ModelConfig& config,
+                     const ExportOptions& options) {
+  auto positions = options.positions;
+  if (const auto& rope = config.rope_scaling)  // readers derive its factor from the two lengths
+    positions = std::max<std::int64_t>(
+        positions,
+        std::llround(rope->factor * static_cast<double>(rope->original_max_position_embeddings)));
+  if (!json.contains("n_positions") && positions > 0) json["max_position_embeddings"] = positions;
+  if (options.bos) json["bos_token_id"] = *options.bos;
+  if (!options.end_tokens.empty()) json["eos_token_id"] = options.end_tokens.front();
+}
+
+/// Makes generation end at each of these tokens. Returns false if it does already.
+bool add_end_tokens(nlohmann::ordered_json& generation, const std::vector<std::int32_t>& ends) {
+  auto ids = nlohmann::ordered_json::array();
+  if (const auto old = generation.find("eos_token_id"); old != generation.end())
+    ids = old->is_array() ? *old : nlohmann::ordered_json::array({*old});
+  const auto old_size = ids.size();
+  for (const auto end : ends)
+    if (std::find(ids.begin(), ids.end(), end) == ids.end()) ids.push_back(end);
+  if (ids.size() == old_size) return false;
+  generation.erase("_from_model_config");
+  generation["eos_token_id"] = ids.size() == 1 ? ids[0] : ids;
+  return true;
+}
+
 /// Writes config.json, generation_config.json and the tokenizer.
 void write_small_files(const fs::path& folder, const model::ModelConfig& config,
                        const ExportOptions& options) {
   std::string base;
   const auto& source = options.source;
   if (!source.empty()) base = read_file(source / "config.json", std::int64_t{1} << 20U);
-  const auto text = model::to_config_json(config, torch_name(options.type), base);
-  write_durably(folder / "config.json", text + "\n");
+  auto json = parse_json_object(model::to_config_json(config, torch_name(options.type), base),
+                                "config.json");
+  if (source.empty()) complete_config(json, config, options);
+  write_durably(folder / "config.json", json.dump(2) + "\n");
+
   const auto* const generation_file = "generation_config.json";
-  if (source.empty() || !copy_if_there(source / generation_file, folder / generation_file)) {
-    const auto json = parse_json_object(text, "config.json");
-    nlohmann::ordered_json generation = {{"_from_model_config", true}};
+  nlohmann::ordered_json generation = {{"_from_model_config", true}};
+  const bool copied =
+      !source.empty() && copy_if_there(source / generation_file, folder / generation_file);
+  if (copied)
+    generation = parse_json_object(read_file(folder / generation_file, std::int64_t{1} << 20U),
+                                   generation_file);
+  else
     for (const auto* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
       if (json.contains(key)) generation[key] = json[key];
+  if (add_end_tokens(generation, options.end_tokens) || !copied)
     write_durably(folder / generation_file, generation.dump(2) + "\n");
-  }
   copy_tokenizer(options.tokenizer, folder);
 }
 

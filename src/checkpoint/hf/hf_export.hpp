@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,10 @@ struct ExportOptions {
   /// copied; a .model or .json file becomes tokenizer.model or tokenizer.json, and the
   /// special-token files beside it are copied too. Empty: none.
   std::filesystem::path tokenizer;
+  std::optional<std::int32_t> bos = {};       ///< the tokenizer's; empty: unknown
+  std::vector<std::int32_t> end_tokens = {};  ///< ids that end a text, EOS first; empty: unknown
+  /// Sequence length of the training, for a config.json without source; 0: unknown.
+  std::int64_t positions = 0;
 };
 
 /// A file in an exported folder, with its tensors' offsets.
