@@ -7,7 +7,7 @@
 # flux: --job-name=llamesh
 # flux: --nodes=2
 # flux: --exclusive
-##flux: --gpus-per-node=4         GPU nodes: remove one #, and set gpus_per_rank
+# flux: # --gpus-per-node=4        GPU nodes: remove the second #, and set gpus_per_rank
 # flux: --time-limit=1h
 # flux: --output={{name}}-{{id}}.log
 

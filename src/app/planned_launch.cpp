@@ -34,12 +34,12 @@ double PlannedLaunch::limit() const {
 
 namespace {
 
-/// Loads a rank's hardware. Throws a user error if the file cannot be used for this plan.
 /// Returns how many ranks share a machine.
 int ranks_per_machine(const PlanArguments& asked) {
   return asked.ranks_per_node == 0 ? asked.ranks : std::min(asked.ranks, asked.ranks_per_node);
 }
 
+/// Loads a rank's hardware. Throws a user error if the file cannot be used for this plan.
 device::Hardware hardware_of_rank(const PlanArguments& asked) {
   const int ranks = ranks_per_machine(asked);
   auto hardware = config::load_hardware(asked.hardware);

@@ -84,6 +84,9 @@ struct Manifest {
 std::int64_t version_of(const std::vector<DatasetEntry>& datasets);
 std::int64_t version_of(const Manifest& manifest);
 
+/// Largest manifest written and read, for some 28 million segments: each takes some 40 bytes.
+inline constexpr std::int64_t longest_manifest = std::int64_t{1} << 30U;
+
 /// Serializes to manifest.json: the first line is a checksum over everything after it.
 std::string to_text(const Manifest& manifest);
 

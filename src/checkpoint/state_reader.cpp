@@ -14,9 +14,6 @@
 namespace llamesh::checkpoint {
 namespace {
 
-/// Largest manifest accepted, for some 80 TiB: a 4 MiB segment takes some 50 bytes.
-constexpr std::int64_t longest_manifest = std::int64_t{1} << 30U;
-
 /// Opens a dataset and checks its shape and offset against the manifest.
 h5::Dataset open_dataset(const h5::File& file, const DatasetEntry& entry) {
   auto dataset = file.dataset(entry.path);

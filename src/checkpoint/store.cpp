@@ -144,7 +144,13 @@ std::string Store::prepare(const State& state, const TrainState& progress) const
 }
 
 void Store::commit(const fs::path& partial, const Manifest& manifest) const {
-  write_durably(partial / manifest_name, to_text(manifest));
+  const auto text = to_text(manifest);
+  validate(
+      std::ssize(text) <= longest_manifest,
+      "the manifest of this checkpoint has {} bytes, and at most {} are read; shard over fewer "
+      "ranks (sharding.strategy=hybrid_shard)",
+      text.size(), longest_manifest);
+  write_durably(partial / manifest_name, text);
   const auto target = folder_ / name_of_step(manifest.progress.step);
   std::error_code error;
   if (fs::exists(fs::symlink_status(target, error))) {

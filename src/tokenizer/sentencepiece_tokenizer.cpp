@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/error.hpp"
+#include "core/text.hpp"
 #include "tokenizer/json_object.hpp"
 #include "tokenizer/object_pool.hpp"
 #include "tokenizer/sentencepiece_model.hpp"
@@ -60,12 +61,24 @@ std::size_t dropped_spaces(const Processor& processor) {
   return text.empty() ? text.npos : spaces.size() - text.size();
 }
 
+/// Returns the id of a token that tokenizer_config.json names; `own` if it names none.
+std::optional<std::int32_t> named(const Processor& processor,
+                                  const std::optional<std::string>& token, int own) {
+  if (!token || token->empty()) return own >= 0 ? std::optional(own) : std::nullopt;
+  const int id = processor.PieceToId(*token);
+  validate(processor.IdToPiece(id) == *token,
+           "tokenizer_config.json names the token '{}', which the SentencePiece model lacks "
+           "(added_tokens.json is not read); use a tokenizer.json",
+           excerpt(*token));
+  return id;
+}
+
 Vocabulary make_vocabulary(const Processor& processor, const TokenizerConfig& config) {
   Vocabulary vocabulary;
   for (int id = 0; id < processor.GetPieceSize(); ++id)
     vocabulary.bytes.push_back(bytes_of_piece(processor, id));
-  if (processor.bos_id() >= 0) vocabulary.bos = processor.bos_id();
-  if (processor.eos_id() >= 0) vocabulary.eos = processor.eos_id();
+  vocabulary.bos = named(processor, config.bos, processor.bos_id());
+  vocabulary.eos = named(processor, config.eos, processor.eos_id());
   vocabulary.unknown = processor.unk_id();
   vocabulary.dropped_spaces = dropped_spaces(processor);
   if (config.add_bos.value_or(false) && vocabulary.bos) vocabulary.prefix_ids = {*vocabulary.bos};

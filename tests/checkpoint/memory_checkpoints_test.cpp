@@ -4,7 +4,9 @@
 #include <sys/statvfs.h>
 
 #include <algorithm>
+#include <fstream>
 
+#include "checkpoint/format.hpp"
 #include "checkpoint/memory/memory_folder.hpp"
 #include "core/file.hpp"
 #include "fixture.hpp"
@@ -95,6 +97,27 @@ void flip_bit(const fs::path& file, std::int64_t at) {
   bytes.read(at, &byte, 1);
   byte = static_cast<char>(byte ^ 4);
   bytes.write(at, &byte, 1);
+}
+
+TEST(MemoryCheckpoints, FoldersOfNodesThatTheHostNoLongerHasAreRemoved) {
+  const MemoryRun run;
+  const auto stale = run.node_folder(0).replace_extension(".9");
+  MemoryRun::alone([&] { make_folder(stale); });
+  run.save(Job(1), 1);
+  world().barrier();
+  EXPECT_FALSE(fs::exists(stale));
+  EXPECT_FALSE(run.images_of(1).empty());
+}
+
+TEST(MemoryCheckpoints, AnIdentityThatCannotBeReadIsReplaced) {
+  const MemoryRun run;
+  const Job job(1);
+  run.save(job, 1);
+  const auto identity = run.folder.path() / "checkpoints" / checkpoint::run_identity_name;
+  MemoryRun::alone([&] { std::ofstream(identity) << "torn"; });
+  EXPECT_EQ(run.resume(job), -1);
+  run.save(job, 2);
+  EXPECT_EQ(run.resume(job), 2);
 }
 
 TEST(MemoryCheckpoints, ANewStartContinuesFromTheNewestOfTwoSteps) {

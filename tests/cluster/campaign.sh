@@ -278,7 +278,7 @@ judge() {
 # named: prints whether failure.json, or Slurm's log if there is none, names the victim. It need not
 # if the run was over by then or continued regardless.
 named() {
-  if [[ -z $culprit || $phase == end ]] || { [[ $(field Restarts) == 0 && -z $codes ]] && ! logged "tried once more\|the run failed in step"; }
+  if [[ -z $culprit || $phase == end ]] || { [[ $(field Restarts) == 0 && -z $codes ]] && ! logged "retrying in\|the run failed in step"; }
   then echo -; return; fi
   if [[ -e $scenario.failure ]] && ! grep -q '"kind": "error"' "$scenario.failure"; then
     tr '\n' ' ' <"$scenario.failure" | grep -qE "$to_blame" && echo named || echo "WRONGLY named"

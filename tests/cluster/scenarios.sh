@@ -319,7 +319,7 @@ stopped_before_main() {
   scancel --signal=USR2 "$job"
   ended 90 COMPLETED 0
   [[ $(field Restarts) == 1 ]] || bad "$(field Restarts) restarts, not 1"
-  logged "tried once more" && bad "it was launched again at once"
+  logged "retrying in" && bad "it was launched again at once"
   same_weights before-main
   tell "$(log_of_job | sed -n 's/.*\(stopped early .*\): job.*/\1/p'), requeued, same weights"
 }
@@ -425,7 +425,7 @@ second_try() {
   chmod +x fails-once/llamesh
   PATH=$work/fails-once:$PATH submit requeue second-try
   ended 90 COMPLETED 0
-  has_to_log "it is tried once more"
+  has_to_log "retrying in"
   launch=$(sed -n 's/.* startup: launch \([0-9]*\)\..*/\1/p' second-try/log.txt)
   ((launch < 20)) || bad "the launch took $launch s in the log"
   tell "the second launch took $launch s"
@@ -622,7 +622,7 @@ slurmstepd_killed() {
   release  # first: a stopped process whose session leader dies gets SIGHUP, and the run would save
   kill -KILL "${stepds[@]}"
   ended_after_restarts stepd-killed 1
-  has_to_log "has not started .* it is tried once more"
+  has_to_log "has not started .* retrying in"
 }
 
 # --- slurm/resilient.sbatch: relaunched within the job

@@ -20,8 +20,9 @@ std::string number_in(const char* variable) {
 
 std::optional<std::string> own_job_id() {
   const auto array = number_in("SLURM_ARRAY_JOB_ID"), task = number_in("SLURM_ARRAY_TASK_ID");
-  if (!array.empty() && !task.empty()) return array + "_" + task;
   const auto job = number_in("SLURM_JOB_ID");
+  // The other tasks have ids of their own, and a job that a task submits inherits its variables.
+  if (!job.empty() && job == array && !task.empty()) return array + "_" + task;
   return job.empty() ? std::nullopt : std::optional(job);
 }
 

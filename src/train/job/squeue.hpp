@@ -5,8 +5,8 @@
 
 namespace llamesh::train {
 
-/// Returns this job's id in the form that names only this job to Slurm's commands. In a job array
-/// that is 123_4, since the id of one of its tasks also means the whole array. Empty outside a job.
+/// Returns this job's id in the form that names only this job to Slurm's commands: 123_4 for the
+/// task of a job array whose id also means the whole array. Empty outside a job.
 std::optional<std::string> own_job_id();
 
 /// Returns what `squeue -h -o FORMAT` prints for this job. Times are in seconds since 1970. Empty
