@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <sentencepiece_processor.h>
 
 #include <algorithm>
@@ -272,7 +273,7 @@ class SentencePieceTokenizer final : public Tokenizer {
             !std::equal(alone.begin(), alone.end(), behind.begin()))
           return false;
         ids.insert(ids.end(), behind.begin() + std::ssize(alone), behind.end());
-        if (ids_of(*processor_, left + guard + right) != ids) return false;
+        if (ids_of(*processor_, fmt::format("{}{}{}", left, guard, right)) != ids) return false;
       }
     return true;
   }

@@ -397,10 +397,17 @@ squeue_greets() {
 
 # The command names another run folder.
 ran_elsewhere() {
-  given <<<'launch() { touch "$LLAMESH_STARTED_FILE"; }'
+  given <<<'launch() { echo ended >"$LLAMESH_STARTED_FILE"; }'
   supervise --spares 1
   expect 1 "node1,node2" ""
   logs "wrote no state.json in run"
+}
+
+# srun returns 0 although the ranks, which had started, were killed.
+killed_with_0() {
+  given <<<'launch() { (($1 > 1)) && finishes; touch "$LLAMESH_STARTED_FILE"; }'
+  supervise --spares 1
+  expect 0 "node1,node2 node1,node2" ""
 }
 
 strange_tasks_per_node() {

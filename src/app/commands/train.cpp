@@ -132,7 +132,10 @@ int train(const TrainArguments& arguments) {
   startup.end_phase("inputs and data");
 
   if (prints(arguments)) {
-    if (world.rank() == 0) print_requested(arguments, text, setup);
+    if (world.rank() == 0) {
+      print_requested(arguments, text, setup);
+      announce_end();
+    }
     return 0;
   }
   if (world.rank() == 0)
@@ -148,6 +151,7 @@ int train(const TrainArguments& arguments) {
     watchdog.begin(comm::Activity::ending, 0);
     world.barrier("the end of the run");
   });
+  if (world.rank() == 0) announce_end();
   return static_cast<int>(outcome);
 }
 

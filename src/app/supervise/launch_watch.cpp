@@ -27,16 +27,24 @@ constexpr std::chrono::seconds least_grace_after_end = 90s;
 constexpr auto time_for_report = 30s;
 constexpr auto started_file_variable = "LLAMESH_STARTED_FILE";
 
-}  // namespace
-
-void announce_start() {
+void announce(std::string_view text) {
   const char* file = std::getenv(started_file_variable);
   if (file == nullptr) return;
   try {
-    Descriptor::to_write(file, O_WRONLY | O_CREAT);
+    Descriptor::to_write(file, O_WRONLY | O_CREAT).append(text);
   } catch (const Error& error) {
-    spdlog::warn("cannot announce the start: {}", error.what());
+    spdlog::warn("the supervisor cannot be told: {}", error.what());
   }
+}
+
+}  // namespace
+
+void announce_start() {
+  announce("");
+}
+
+void announce_end() {
+  announce("ended\n");
 }
 
 LaunchWatch::LaunchWatch(const fs::path& run_folder, const LaunchRecord& record,
@@ -59,6 +67,12 @@ bool LaunchWatch::has_started() {
   std::error_code ignored;
   has_started_ = has_started_ || fs::exists(started_file_, ignored) || record_.has_started();
   return has_started_;
+}
+
+bool LaunchWatch::has_ended() const {
+  std::error_code error;
+  const auto bytes = fs::file_size(started_file_, error);
+  return !error && bytes > 0;
 }
 
 std::optional<std::string> LaunchWatch::waits_for_start() {

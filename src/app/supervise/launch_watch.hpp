@@ -12,6 +12,8 @@ namespace llamesh::app {
 /// Tells the supervisor of this launch, if there is one, that the program has started. Call it on
 /// rank 0 before MPI_Init.
 void announce_start();
+/// Tells it that the program has ended by itself, without an error. Call it on rank 0.
+void announce_end();
 
 /// Detects that srun hangs: it waits for a program that does not start, or for tasks whose nodes
 /// cannot report that they have ended.
@@ -30,6 +32,8 @@ class LaunchWatch {
 
   /// Returns true once rank 0 has announced its start, or written to the run folder.
   bool has_started();
+  /// Returns true once rank 0 has announced its end. srun may return 0 although ranks were killed.
+  bool has_ended() const;
   /// Returns the reason to end srun now, or nothing if it may continue. Reads the run folder.
   std::optional<std::string> reason_to_end();
 

@@ -239,7 +239,7 @@ class Supervisor {
       srun.send(SIGKILL);
     }
     auto end = record_->end(*srun.exit_code());
-    if (end.kind == LaunchEnd::Kind::not_started && end.code == 0 && watch.has_started())
+    if (end.kind == LaunchEnd::Kind::not_started && end.code == 0 && watch.has_ended())
       end.kind = LaunchEnd::Kind::elsewhere;
     return end;
   }
