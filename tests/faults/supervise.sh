@@ -282,7 +282,7 @@ never_started() {
 
 # The program announces its start. After that, it may take long to read its data.
 slow_start() {
-  given <<<'launch() { env -u SLURM_JOB_ID "$program" train absent.yaml; sleep 7; finishes; }'
+  given <<<'launch() { env -u SLURM_JOB_ID LLAMESH_MPI_TIMEOUT=60 "$program" train absent.yaml; sleep 7; finishes; }'
   LLAMESH_MPI_TIMEOUT=1 supervise --spares 1
   logs "absent.yaml"
   expect 0 "node1,node2" ""
