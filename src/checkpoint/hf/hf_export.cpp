@@ -194,7 +194,7 @@ void complete_config(nlohmann::ordered_json& json, const model::ModelConfig& con
 /// Makes generation end at each of these tokens. Returns false if it does already.
 bool add_end_tokens(nlohmann::ordered_json& generation, const std::vector<std::int32_t>& ends) {
   auto ids = nlohmann::ordered_json::array();
-  if (const auto old = generation.find("eos_token_id"); old != generation.end())
+  if (const auto old = generation.find("eos_token_id"); old != generation.end() && !old->is_null())
     ids = old->is_array() ? *old : nlohmann::ordered_json::array({*old});
   const auto old_size = ids.size();
   for (const auto end : ends)
