@@ -23,14 +23,15 @@ rm -f "$runs/$name".*
 
 targets=() selection=()
 case $preset in
-  # Of the sanitizers what they can see into: one and two processes, and for ThreadSanitizer threads
-  # of our own (the kernels' are libgomp's, which it does not know). Left out are the long
-  # comparison of strategies (poison trains with each of them), long plans, and kernels a second
-  # time. Where two processes run what one runs, and more, they do.
+  # Under the sanitizers runs what they can see into: one and two processes, and for ThreadSanitizer
+  # threads of our own (the kernels' are libgomp's, which it does not know): of whole runs those
+  # that save, read or repeat beside the training. Left out are the long comparison of strategies
+  # (poison trains with each of them), long plans, and kernels a second time. Where two processes
+  # run what one runs, and more, they do.
   asan) targets=(tests_unit)
-        selection=(-L unit -R '@[12]$' -E '^runs/(strategies|(bf16_weights|changed_data|footprint|poison)@1)|^runs/(resume|trace)@1|^train/run_loop@1|^app/plan@1|_by_mma@1') ;;
+        selection=(-L unit -R '@[12]$' -E '^runs/(strategies|(bf16_weights|changed_data|expert_balance|footprint|frozen|lora|optimizers|poison|replay)@1)|^runs/(resume|trace)@1|^train/run_loop@1|^app/plan@1|_by_mma@1') ;;
   tsan) targets=(tests_{comm,data,tokenizer,device,optim,train,checkpoint,runs})
-        selection=(-L unit -R '^(comm|data|tokenizer|device|optim|train|runs|checkpoint/store).*@1$' -E '^runs/(strategies|bf16_weights|footprint|offload|poison|changed_data|data)|^tokenizer/refusals') ;;
+        selection=(-L unit -R '^(comm|data|tokenizer|device|optim|train|runs/(resume|memory_resume|replay|trace)|checkpoint/store).*@1$' -E '^tokenizer/refusals') ;;
 esac
 scripts/build.sh "$preset" "${targets[@]}"
 if [[ $build_only == yes ]]; then exit 0; fi

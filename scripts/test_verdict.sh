@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What came of runs of scripts/test_preset.sh: the skipped cases by reason, the cases of GoogleTest,
-# the end of what each failed test printed, and the sum of what has passed, failed and been skipped. Ends with 1 when a test has failed or a
-# run is not there.
+# Tells how runs of scripts/test_preset.sh ended: the skipped cases by reason, the cases of
+# GoogleTest, the end of what each failed test printed, and how many passed, failed and were skipped.
+# Ends with 1 when a test has failed or a run is not there.
 #   scripts/test_verdict.sh PRESET/NAME...
 set -euo pipefail
 cd "$(dirname "$0")/.."
