@@ -51,6 +51,12 @@ for model in "$folder/chat" "$folder/chat-hf"; do
   get 1 generate "$model" --prompt "$prompt" --max-tokens 30
   [[ $got == "${prompt}God." ]] || give_up "$model answered '${got#"$prompt"}'"
 done
+# A generation_config.json without EOS gets the tokenizer's.
+echo '{"eos_token_id": null}' > "$folder/chat-hf/generation_config.json"
+get 1 convert --from "hf:$folder/chat-hf" --to "$folder/no-eos"
+get 1 convert --from "$folder/no-eos" --to "hf:$folder/exported-again"
+[[ $(tr -d ' \n' < "$folder/exported-again/generation_config.json") == '{"eos_token_id":0}' ]] ||
+  give_up "generation_config.json: $(< "$folder/exported-again/generation_config.json")"
 
 # The same seed repeats its choices, another seed makes others.
 chosen() { get 1 generate "$folder/run" --prompt "In the" --max-tokens 40 --temperature 1 --top-k 20 --top-p 0.95 --seed "$1"; }
