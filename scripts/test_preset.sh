@@ -23,11 +23,11 @@ rm -f "$runs/$name".*
 
 targets=() selection=()
 case $preset in
-  # Under the sanitizers runs what they can see into: one and two processes, and for ThreadSanitizer
-  # threads of our own (the kernels' are libgomp's, which it does not know): of whole runs those
-  # that save, read or repeat beside the training. Left out are the long comparison of strategies
-  # (poison trains with each of them), long plans, and kernels a second time. Where two processes
-  # run what one runs, and more, they do.
+  # The sanitizers run what they can see into: tests on one and two ranks. ThreadSanitizer does not
+  # know libgomp, which runs the kernels' threads, so it runs the tests that start threads of our
+  # own. Most whole runs start the same threads: a few of them are enough. Left out are the long
+  # comparison of strategies (poison trains with each of them), long plans, and a second pass over
+  # the kernels. The longest tests run on two ranks only, which covers what one rank does.
   asan) targets=(tests_unit)
         selection=(-L unit -R '@[12]$' -E '^runs/(strategies|(bf16_weights|changed_data|expert_balance|footprint|frozen|lora|optimizers|poison|replay)@1)|^runs/(resume|trace)@1|^train/run_loop@1|^app/plan@1|_by_mma@1') ;;
   tsan) targets=(tests_{comm,data,tokenizer,device,optim,train,checkpoint,runs})

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tells how runs of scripts/test_preset.sh ended: the skipped cases by reason, the cases of
-# GoogleTest, the end of what each failed test printed, and how many passed, failed and were skipped.
-# Ends with 1 when a test has failed or a run is not there.
+# GoogleTest, the last lines of each failed test, and how many tests passed, failed and were
+# skipped. Ends with 1 when a test has failed or a run is not there.
 #   scripts/test_verdict.sh PRESET/NAME...
 set -euo pipefail
 cd "$(dirname "$0")/.."
