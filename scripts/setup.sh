@@ -24,7 +24,7 @@ for option in "$@"; do
   case $option in
     --no-install) install=no ;;
     --tests) tests=yes; packages+=("${test_packages[@]}") ;;
-    --ci) ci=yes; packages+=(clang-format clang-16 clang-tidy-16 libclang-rt-16-dev ccache patchelf) ;;
+    --ci) ci=yes; packages+=(clang-format clang-16 clang-tidy-16 libclang-rt-16-dev ccache patchelf debootstrap) ;;
     --mpich) packages+=(mpich libmpich-dev libhdf5-mpich-dev) ;;
     -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "setup.sh: unknown option $option (see --help)" >&2; exit 2 ;;

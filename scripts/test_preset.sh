@@ -1,48 +1,80 @@
 #!/usr/bin/env bash
-# Builds what the tests of one preset need and runs them; what came of it is in
-# build/PRESET/runs/NAME.* for scripts/test_verdict.sh, NAME being tests as long as --as says no
-# other. Ends with 1 when a test has failed.
-#   scripts/test_preset.sh [--build-only] [--as NAME] PRESET [CTEST-OPTION...]
+# Builds what the tests of one preset need and runs them. scripts/test_verdict.sh reads the outcome from
+# the folder build/PRESET/runs/NAME, with the NAME "tests" by default. Ends with 8 if a test has failed.
+#   scripts/test_preset.sh [--as NAME] [--folders LIST] [--no-build] [--list] PRESET [CTEST-OPTION...]
+#     --folders   for a sanitizer: only tests from these folders of tests/, e.g. "comm data"
+#     --no-build  everything is built
+#     --list      only configures, and prints the names of the tests that would run
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-build_only=no name=tests
+list=no build=yes name=tests
+folders=(app checkpoint comm config core cuda_emulator data device fuzz gpu model ops optim plan runs sharding storage tokenizer train)
 while [[ ${1:-} == --* ]]; do
   case $1 in
-    --build-only) build_only=yes; shift ;;
     --as) name=$2; shift 2 ;;
-    *) sed -n '2,5s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    --folders) read -ra folders <<<"${2//cuda_fake/}"; shift 2 ;;  # that one is for the preset ci-cuda
+    --no-build) build=no; shift ;;
+    --list) list=yes; shift ;;
+    *) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 2 ;;
   esac
 done
-preset=${1:?"usage: scripts/test_preset.sh [--build-only] [--as NAME] PRESET [CTEST-OPTION...]"}
+preset=${1:?"usage: scripts/test_preset.sh [OPTION...] PRESET [CTEST-OPTION...]"}
 shift
 
-runs=build/$preset/runs
-mkdir -p "$runs"
-rm -f "$runs/$name".*
-
+# any_of PREFIX...: prints a pattern for the tests whose names begin like this.
+any_of() { (IFS='|'; echo "^($*)"); }
 targets=() selection=()
 case $preset in
-  # The sanitizers run what they can see into: tests on one and two ranks. ThreadSanitizer does not
-  # know libgomp, which runs the kernels' threads, so it runs the tests that start threads of our
-  # own. Most whole runs start the same threads: a few of them are enough. Left out are the long
-  # comparison of strategies (poison trains with each of them), long plans, and a second pass over
-  # the kernels. The longest tests run on two ranks only, which covers what one rank does.
-  asan) targets=(tests_unit)
-        selection=(-L unit -R '@[12]$' -E '^runs/(strategies|(bf16_weights|changed_data|expert_balance|footprint|frozen|lora|optimizers|poison|replay)@1)|^runs/(resume|trace)@1|^train/run_loop@1|^app/plan@1|_by_mma@1') ;;
-  tsan) targets=(tests_{comm,data,tokenizer,device,optim,train,checkpoint,runs})
-        selection=(-L unit -R '^(comm|data|tokenizer|device|optim|train|runs/(resume|memory_resume|replay|trace)|checkpoint/store).*@1$' -E '^tokenizer/refusals') ;;
+  # AddressSanitizer runs tests on one and two ranks. It leaves out long plans, a second pass over the kernels, and the
+  # long comparison of strategies (poison trains with each of them). The longest tests run on two ranks only, which
+  # covers what one rank does.
+  asan)
+    targets=("${folders[@]/#/tests_}")
+    selection=(-L unit -R "$(any_of "${folders[@]}")/.*@[12]$" -E '^runs/(strategies|(bf16_weights|changed_data|expert_balance|footprint|frozen|lora|optimizers|poison|replay)@1)|^runs/(resume|trace)@1|^train/run_loop@1|^app/plan@1|_by_mma@1') ;;
+  # ThreadSanitizer does not know libgomp, which runs the kernels' threads. So it runs the tests that start threads of
+  # our own. Most whole runs start the same threads: a few of them are enough.
+  tsan)
+    patterns=()
+    for folder in "${folders[@]}"; do
+      case $folder in
+        comm | data | tokenizer | device | optim | train) patterns+=("$folder/") ;;
+        runs) patterns+=('runs/(resume|memory_resume|replay|trace)') ;;
+        checkpoint) patterns+=(checkpoint/store) ;;
+        *) continue ;;
+      esac
+      targets+=("tests_$folder")
+    done
+    if ((${#patterns[@]} == 0)); then exit 0; fi
+    selection=(-L unit -R "$(any_of "${patterns[@]}").*@1$" -E '^tokenizer/refusals') ;;
+  mpich) targets=(tests_comm tests_runs) ;;
+  ci-cuda)
+    targets=(llamesh llamesh_fake_cuda gpu_ops test_gpu_cudnn_graphs)
+    selection=(-R '^gpu/(fake_cuda|cudnn_graphs@1|no_device|rehearsal)$') ;;
 esac
-scripts/build.sh "$preset" "${targets[@]}"
-if [[ $build_only == yes ]]; then exit 0; fi
+if [[ $list == yes ]]; then
+  cmake --preset "$preset" --log-level=WARNING >/dev/null
+  ctest --test-dir "build/$preset" -N "${selection[@]}" "$@" | sed -n 's/^ *Test *#[0-9]*: //p'
+  exit
+fi
+if [[ $build == yes ]]; then scripts/build.sh "$preset" "${targets[@]}"; fi
 if [[ $preset == ?san ]]; then source scripts/sanitizer_options.sh; fi
 source scripts/own_tmpdir.sh
 
+# A folder of its own, so that runs of one preset can go on beside each other: ctest keeps its logs there.
+run=build/$preset/runs/$name
+rm -rf "$run"
+mkdir -p "$run"
+echo "subdirs(\"$PWD/build/$preset/tests\")" >"$run/CTestTestfile.cmake"
+
+# Limits only end what hangs: far above what anything takes on a busy machine.
+export LLAMESH_MPI_TIMEOUT=${LLAMESH_MPI_TIMEOUT:-1200}
 # A test of N ranks takes N of the slots, so that ranks of different tests do not crowd each other;
 # those that wait more than they compute take one, and there are two slots more than there are
 # processors.
 code=0
-ctest --test-dir "build/$preset" --output-on-failure --no-tests=error \
-  --test-output-size-passed 10000000 -j "$(($(nproc) + 2))" "${selection[@]}" "$@" | tee "$runs/$name.summary" || code=1
-cp "build/$preset/Testing/Temporary/LastTest.log" "$runs/$name.log"
+ctest --test-dir "$run" --output-on-failure --no-tests=error --timeout 3600 \
+  --test-output-size-passed 10000000 -j "$(($(nproc) + 2))" "${selection[@]}" "$@" | tee "$run/summary" || code=8
+# ctest lists them at the end, e.g. "<tab>  12 - comm/mesh@4 (Failed)"
+sed -n 's/^\t *[0-9]* - \(.*[^ ]\) *(.*)$/\1 &/p' "$run/summary" | grep -vF '(Skipped)' | sed 's/ .*//' >"$run/failed" || true
 exit $code

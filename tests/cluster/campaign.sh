@@ -122,7 +122,7 @@ agree_on_timeout() {
   esac
 }
 release_timeout() {
-  [[ ! -e $scenario.patient ]] || slurmd_timeout 10
+  [[ ! -e $scenario.patient ]] || slurmd_timeout
   flock -u 7
 }
 

@@ -23,6 +23,7 @@ self=$(readlink -f "$0")
 repository=$(cd "$(dirname "$self")/../.." && pwd -P)
 folder=${LLAMESH_CLUSTER:-}
 network=10.77.0
+source "$repository/tests/patience.sh"
 export PATH=/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin:$PATH
 
 die() { echo "cluster.sh: $*" >&2; exit 1; }
@@ -46,7 +47,7 @@ write_configuration() {
     echo "$network.1 head"
     for ((i = 1; i <= nodes; ++i)); do echo "$network.$((10 + i)) node$i"; done; } >"$folder/hosts"
   # Slurm gives up nodes and credentials expire within seconds, not minutes as at a site: a requeued
-  # job waits until its old credential has expired.
+  # job waits until its old credential has expired. On a busy machine a healthy node takes longer to answer.
   cat >"$folder/slurm.conf" <<CONF
 ClusterName=llamesh
 SlurmctldHost=head($network.1)
@@ -67,10 +68,10 @@ SchedulerType=sched/backfill
 SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=100000,batch_sched_delay=0
 PriorityType=priority/basic
 ReturnToService=2
-SlurmdTimeout=10
-SlurmctldTimeout=10
-BatchStartTimeout=10
-MessageTimeout=5
+SlurmdTimeout=$(stretched 5)
+SlurmctldTimeout=$(stretched 5)
+BatchStartTimeout=$(stretched 5)
+MessageTimeout=$(stretched 3)
 KillWait=30
 UnkillableStepTimeout=120  # longer than the 60 s after which slurmstepd retries to report to an absent slurmctld
 MinJobAge=600
@@ -146,7 +147,7 @@ the_node() {
   hostname "node$i"
   own_devices "node$i"
   own_tmp
-  for _ in {1..500}; do if ip link show eth0 &>/dev/null; then break; else sleep 0.01; fi; done
+  within 30 ip link show eth0 &>/dev/null
   ip addr add "$network.$((10 + i))/24" dev eth0
   ip link set eth0 up
   # A socket from before a reboot would block a step that is started again.
@@ -157,24 +158,25 @@ the_node() {
   while :; do sleep 1000 & wait $! || true; done
 }
 
+has_children() { [[ -n $(cat "/proc/$1/task/$1/children") ]]; }
+
 boot() {
-  local i=$1 parent children=
+  local i=$1 parent children
   ip link del "veth$i" 2>/dev/null || true
   setsid "${namespaces[@]}" --propagation private "$self" the-node "$i" >>"$folder/log/node$i.log" 2>&1 </dev/null &
   parent=$!
-  for _ in {1..500}; do
-    children=$(cat "/proc/$parent/task/$parent/children")
-    if [[ -n $children ]]; then break; else sleep 0.01; fi
-  done
-  [[ -n $children ]] || die "node$i did not start: $(tail -n 3 "$folder/log/node$i.log")"
+  within 30 has_children "$parent" || die "node$i did not start: $(tail -n 3 "$folder/log/node$i.log")"
+  children=$(cat "/proc/$parent/task/$parent/children")
   children=${children%% *}
   ip link add "veth$i" type veth peer name eth0 netns "$children"
   ip link set "veth$i" master br0 up
   echo "$children" >"$folder/node/$i"
 }
 
+idle_nodes_are() { [[ $(timeout 5 sinfo -h -t idle -o %D 2>/dev/null) == "$1" ]]; }
+
 the_head() {
-  local nodes=$1 i idle
+  local nodes=$1 i
   shift
   hostname head
   own_devices head
@@ -183,13 +185,9 @@ the_head() {
   ip link set br0 up
   for ((i = 1; i <= nodes; ++i)); do boot "$i"; done
   start_slurmctld
-  for _ in {1..600}; do
-    idle=$(timeout 5 sinfo -h -t idle -o %D 2>/dev/null) || true
-    if [[ $idle == "$nodes" ]]; then break; else sleep 0.1; fi
-  done
-  if [[ $idle != "$nodes" ]]; then
+  if ! within 60 idle_nodes_are "$nodes"; then
     tail -n 5 "$folder"/log/* >&2
-    die "only ${idle:-0} of $nodes nodes came up"
+    die "only $(sinfo -h -t idle -o %D) of $nodes nodes came up"
   fi
   # Runs in a child, since signals do not end a machine's first process.
   "$@" && exit 0 || exit $?

@@ -3,6 +3,7 @@
 # the llamesh under test, $sources the repository, and $work the current folder, which all nodes
 # share. $scenario is the running scenario, and $nodes has the numbers of its nodes.
 sources=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd -P)
+source "$sources/tests/patience.sh"
 
 cluster() { "$sources/tests/cluster/cluster.sh" "$@"; }
 
@@ -18,7 +19,12 @@ on_cluster() {
     for variable in $(compgen -e SLURM_) $(compgen -e SBATCH_); do unset "$variable"; done
     LLAMESH_CLUSTER_SHARED=$(dirname "$program") exec "$sources/tests/cluster/cluster.sh" run "$@"
   fi
-  work=$LLAMESH_CLUSTER/work
+  work_in "$LLAMESH_CLUSTER/work"
+}
+
+# work_in FOLDER: makes this new folder the current one, in which runs and logs are.
+work_in() {
+  work=$1
   mkdir -p "$work/bin"
   ln -sfn "$sources/inputs" "$work/inputs"
   ln -sfn "$program" "$work/bin/llamesh"
@@ -41,20 +47,10 @@ bad() {
   exit 1
 }
 
-# within SECONDS COMMAND...: waits until the command succeeds; fails if it does not in time.
-within() {
-  local end=$((${EPOCHREALTIME/[.,]/} + $1 * 1000000))
-  shift
-  until "$@"; do
-    ((${EPOCHREALTIME/[.,]/} < end)) || return 1
-    sleep 0.1
-  done
-}
-
 # --- jobs
 
 # All runs have the same length, mesh and data, so all must end with the same weights.
-steps=120  # two seconds or more, enough for a fault to hit the run
+steps=120
 same_run=(train.steps="$steps" train.global_batch=24 checkpoint.every_steps=10 log.every_steps=10)
 
 # other_nodes: prints the option that keeps a job on the scenario's nodes.
@@ -85,7 +81,7 @@ restarts_are() { [[ $(field Restarts) -ge $1 ]]; }
 # ended SECONDS STATE CODE...: checks that the job ends in this state, with one of these codes.
 ended() {
   within "$1" state_is COMPLETED FAILED CANCELLED TIMEOUT NODE_FAIL PREEMPTED BOOT_FAIL ||
-    bad "the job has not ended after $1 s: $(field JobState)"
+    bad "the job has not ended after $1 s and more: $(field JobState)"
   state_is "$2" || bad "the job is $(field JobState), not $2"
   [[ " ${*:3} " == *" $(exit_code) "* ]] || bad "exit code $(exit_code), not ${*:3}"
 }
@@ -103,23 +99,30 @@ step_of() { sed -n 's/^{"step":\([0-9]*\),.*/\1/p' "$1/metrics.jsonl" 2>/dev/nul
 past() { (($(step_of "$1" || true) + 0 >= $2)) 2>/dev/null; }
 trains_past() { within 20 past "$1" "$2" || bad "$1 has not reached step $2"; }
 
-# held_past RUN STEP RANK: waits until the run is past STEP and stops this rank there; the others wait for it in their
-# next collective. So a fault hits the run even if a busy machine is slow to inject it. Sets held, its process.
-held_past() {
-  trains_past "$1" 1
-  held=$(rank "$3" "$1")  # slow, so it comes before the step
-  kill -STOP "$held"
-  within 20 one_slice_past "$1" "$2" || bad "$1 has not reached step $2"
-  past "$1" $steps && bad "$1 was over before it could be held"
+# hold STEP RANK: from the next run on that is submitted, this rank waits once step STEP is done, and the others wait for
+# it in their next collective (faulty_llamesh). So a fault hits the run, however fast or slow the machine is.
+hold() {
+  export LLAMESH_HOLD=$work/$scenario.hold LLAMESH_FAULT="held $2 $(($1 + 2)) 0"
+  held_step=$1 held_rank=$2
+  touch "$LLAMESH_HOLD"
 }
-one_slice_past() {
-  past "$1" "$2" && return
-  kill -CONT "$held"
-  sleep 0.1
+
+# await_held RUN: waits for that, and stops the rank. Sets held, its process. release: lets it go on.
+await_held() {
+  within 60 test -e "$LLAMESH_HOLD.reached" || bad "$1 has not reached step $held_step"
+  held=$(rank "$held_rank" "$1")
   kill -STOP "$held"
-  past "$1" "$2"
+  rm "$LLAMESH_HOLD"  # so that no later launch is held
+  within 20 past "$1" "$held_step" || bad "$1 was held at step $(step_of "$1"), not past $held_step"
 }
 release() { kill -CONT "$held"; }
+
+# held_past STEP RANK submit TEMPLATE RUN...: hold, submit and await_held.
+held_past() {
+  hold "$1" "$2"
+  "${@:3}"
+  await_held "$5"
+}
 
 # resumed RUN: prints the steps after which it was resumed.
 resumed() { sed -n 's/.*"event":"resume","step":\([0-9]*\).*/\1/p' "$1/metrics.jsonl" | grep -vx 0 | paste -sd, ; }
@@ -227,10 +230,11 @@ nothing_left() {
 
 # --- the cluster's settings
 
-# slurmd_timeout SECONDS: sets how long slurmctld waits for a node that does not answer before it
-# ends its jobs.
+# slurmd_timeout [SECONDS]: sets how long slurmctld waits for a node that does not answer before it
+# ends its jobs; without an argument, to what it was at first.
 slurmd_timeout() {
-  sed -i "s/^SlurmdTimeout=.*/SlurmdTimeout=$1/" "$SLURM_CONF"
+  [[ -n ${first_slurmd_timeout:-} ]] || first_slurmd_timeout=$(sed -n 's/^SlurmdTimeout=//p' "$SLURM_CONF")
+  sed -i "s/^SlurmdTimeout=.*/SlurmdTimeout=${1:-$first_slurmd_timeout}/" "$SLURM_CONF"
   within 60 scontrol reconfigure 2>/dev/null
 }
 

@@ -16,10 +16,16 @@ on_nodes_9_10_11=(spare_after_node_killed all_spares_bad killed_again_at_once re
 on_nodes_12_13_14=(spare_after_rank_stopped batch_node_killed shrunk_after_node_killed requeued_after_node_killed)
 at_last=(slow_node_left_out pair_cut pair_cut_at_ends pair_cut_in_save node_cut node_cut_of_two site_requeues slurmctld_stopped slurmctld_away_at_the_end preflight_bad_node traffic)
 
+# What only a real Slurm shows. The others have stand-ins in tests/faults and tests/checkpoint, or resemble one of these.
+essential=(
+  templates multi_node no_room_in_memory own_folders without_pmix requeue_template scontrol_requeue cancelled job_chain
+  documentation link_cut slurmstepd_killed single_node evaluated sweep node_killed spare_after_node_killed batch_node_killed
+  shrunk_after_node_killed pair_cut node_cut slurmctld_away_at_the_end preflight_bad_node traffic
+)
+
 # --- what works when nothing is wrong
 
-# Time from srun to the first step, on 4 nodes with 1 and 4 ranks each. Other load on the machine
-# shows here, so the best of three counts.
+# Time from srun to the first step, on 4 nodes with 1 and 4 ranks each: the best of three.
 startup() {
   local ranks try folder begin took best told=
   for ranks in 1 4; do
@@ -36,7 +42,7 @@ startup() {
     done
     told+="${told:+, }$best ms with $ranks a node"
     # 1.2 and 2 s on idle cores. A start that waits for somebody's time-out takes 30 s and more.
-    ((best <= 15000)) || bad "first step $best ms after srun with $ranks ranks a node, not within 15 s"
+    ((best <= 1000 * $(stretched 15))) || bad "first step $best ms after srun with $ranks ranks a node"
   done
   tell "first step after srun, on 4 nodes: $told"
 }
@@ -153,9 +159,11 @@ fewer_nodes() {
   cd range || exit 1
   ln -sfn "$sources/inputs" inputs
   ln -sfn "$sources/slurm" slurm
+  hold 5 0
   eval "$command" || bad "$command"
-  trains_past runs/range 5
+  await_held runs/range
   touch runs/range/halt
+  release
   cd ..
   ended 40 FAILED 75
   has_to_log "mesh replicate=4 x shard=2"
@@ -242,8 +250,7 @@ goes_on() {
 }
 
 rank_killed_in_step() {
-  submit multi-node rank-killed
-  held_past rank-killed 25 3
+  held_past 25 3 submit multi-node rank-killed
   local node
   node=$(node_of_process "$held")
   kill -KILL "$held"
@@ -343,8 +350,7 @@ stopped_early() {
 }
 
 signalled() {
-  submit multi-node "signal-$1" --no-requeue
-  held_past "signal-$1" 12 0
+  held_past 12 0 submit multi-node "signal-$1" --no-requeue
   scancel --signal="$1" "$job"
   release
   stopped_early "signal-$1"
@@ -355,8 +361,7 @@ signal_term() { signalled TERM; }
 # A second SIGTERM during a save leaves the earlier checkpoints intact, and the run continues from
 # them.
 second_term() {
-  submit multi-node second-term --no-requeue
-  held_past second-term 12 0
+  held_past 12 0 submit multi-node second-term --no-requeue
   scancel --signal=TERM "$job"
   release
   until saving second-term || no_jobs; do :; done
@@ -373,9 +378,9 @@ second_term() {
 }
 
 halt_file() {
-  submit requeue halted
-  trains_past halted 12
+  held_past 12 0 submit requeue halted
   touch halted/halt
+  release
   within 30 no_jobs || bad "the run does not stop"
   [[ $(field Restarts) == 0 ]] || bad "it was requeued"
   rm -f halted/halt
@@ -393,8 +398,7 @@ ended_after_restarts() {
 }
 
 requeue_template() {
-  submit requeue requeued
-  held_past requeued 12 0
+  held_past 12 0 submit requeue requeued
   scancel --signal=USR2 "$job"
   release
   ended_after_restarts requeued 1
@@ -406,8 +410,7 @@ requeue_template() {
 site_requeues() {
   echo RequeueExit=75 >>"$SLURM_CONF"
   scontrol reconfigure
-  submit multi-node site-requeued
-  held_past site-requeued 12 0
+  held_past 12 0 submit multi-node site-requeued
   scancel --signal=USR2 "$job"
   release
   ended_after_restarts site-requeued 1
@@ -418,7 +421,7 @@ site_requeues() {
 # A launch that fails after a while is tried once more. The startup time counts from the second
 # launch.
 second_try() {
-  local launch
+  local launch run_time
   mkdir -p fails-once
   printf '#!/bin/bash\nmkdir "fails-once/tried-$SLURM_PROCID" 2>/dev/null && sleep 20 && exit 1\nexec %q "$@"\n' "$work/bin/llamesh" \
     >fails-once/llamesh
@@ -427,14 +430,14 @@ second_try() {
   ended 90 COMPLETED 0
   has_to_log "retrying in"
   launch=$(sed -n 's/.* startup: launch \([0-9]*\)\..*/\1/p' second-try/log.txt)
-  ((launch < 20)) || bad "the launch took $launch s in the log"
+  run_time=$(date -u -d "1970-01-01 $(field RunTime)" +%s)
+  ((launch + 20 <= run_time)) || bad "the launch took $launch s in the log, of $run_time s with the first one's 20"
   tell "the second launch took $launch s"
 }
 
 # Slurm sends SIGTERM first, and the run saves.
 scontrol_requeue() {
-  submit requeue by-hand
-  held_past by-hand 25 0
+  held_past 25 0 submit requeue by-hand
   scontrol requeue "$job"
   release
   ended_after_restarts by-hand 1
@@ -442,8 +445,7 @@ scontrol_requeue() {
 
 # scancel sends the same signal, but the job must not be requeued.
 cancelled() {
-  submit requeue cancelled
-  held_past cancelled 12 0
+  held_past 12 0 submit requeue cancelled
   scancel "$job"
   release
   within 30 no_jobs || bad "the job is $(field JobState)"
@@ -455,11 +457,12 @@ cancelled() {
 
 job_chain() {
   local links=() link
+  hold 12 0
   for link in 1 2 3; do
     submit chain chained --job-name=my-chain
     links+=("$job")
   done
-  held_past chained 12 0
+  await_held chained
   scancel --signal=USR2 "${links[0]}"
   release
   within 60 no_jobs || bad "the chain has not ended"
@@ -507,8 +510,7 @@ no_progress() {
 # --- the cluster itself
 
 slurmctld_stopped() {
-  submit multi-node headless
-  held_past headless 12 0
+  held_past 12 0 submit multi-node headless
   cluster slurmctld stop
   release
   trains_past headless $((steps - 10))
@@ -520,8 +522,7 @@ slurmctld_stopped() {
 
 # The ranks end with 75 while slurmctld is down: the script waits for it to queue the job again.
 slurmctld_away_at_the_end() {
-  submit requeue away
-  held_past away 12 0
+  held_past 12 0 submit requeue away
   cluster slurmctld stop
   # shellcheck disable=SC2046  # several process ids
   kill -USR2 $(ranks away)
@@ -535,8 +536,7 @@ slurmctld_away_at_the_end() {
 
 slurmd_killed() {
   local node
-  submit multi-node no-slurmd
-  held_past no-slurmd 12 2
+  held_past 12 2 submit multi-node no-slurmd
   node=$(node_of_process "$held")
   cluster slurmd "$node" kill
   release
@@ -549,8 +549,7 @@ slurmd_killed() {
 
 node_killed() {
   local node
-  submit requeue node-killed
-  held_past node-killed 25 0
+  held_past 25 0 submit requeue node-killed
   node=$(node_of_process "$held")  # the batch shell's, too
   cluster node "$node" off
   within 60 restarts_are 1 || bad "it was not requeued"
@@ -562,8 +561,7 @@ node_killed() {
 # submitted afterwards starts on these at once.
 node_range() {
   local node nodes="6 7 8"
-  submit requeue node-range --nodes=2-3
-  held_past node-range 25 5
+  held_past 25 5 submit requeue node-range --nodes=2-3
   [[ $(field NumNodes) == 3 ]] || bad "it runs on $(field NumNodes) nodes, not 3"
   node=$(node_of_process "$held")
   cluster node "$node" off
@@ -616,8 +614,7 @@ stale_step() {
 # when the job restarts on that node.
 slurmstepd_killed() {
   local stepds
-  submit requeue stepd-killed
-  held_past stepd-killed 25 2
+  held_past 25 2 submit requeue stepd-killed
   mapfile -t stepds < <(slurmstepds "$(node_of_process "$held")" 0)
   release  # first: a stopped process whose session leader dies gets SIGHUP, and the run would save
   kill -KILL "${stepds[@]}"
@@ -646,8 +643,7 @@ continued_from_memory() {
 
 # resilient RANK RUN NODES SPARES RESIZE [KEY=VALUE...]: submits resilient.sbatch; this rank holds the run past step 25.
 resilient() {
-  LLAMESH_HEALTH=off SPARES=$4 RESIZE=$5 submit resilient "$2" --nodes="$3" -- "${@:6}"
-  held_past "$2" 25 "$1"
+  LLAMESH_HEALTH=off SPARES=$4 RESIZE=$5 held_past 25 "$1" submit resilient "$2" --nodes="$3" -- "${@:6}"
 }
 
 # relaunched RUN: checks that the run resumed and completed, and that its job was not requeued.
@@ -682,7 +678,6 @@ spare_after() {
   continued_from_memory "$run" "$4"
   blames "$run" "node$node"
   took=$(seconds_to_step "$run")
-  ((took <= 20)) || bad "the first step came $took s after the verdict"
   tell "from memory after step $(resumed "$run"), $(lost_steps "$run") steps lost, first step $took s after the verdict, same weights"
 }
 
@@ -739,11 +734,12 @@ all_spares_bad() {
   mkdir -p site
   printf '#!/bin/bash\n[[ ! -e clean ]] || rm -rf /dev/shm/llamesh-memory-*\nexec %q "$@"\n' "$work/bin/llamesh" >site/llamesh
   chmod +x site/llamesh
+  hold 25 2
   PATH=$work/site:$PATH LLAMESH_HEALTH=off SPARES=1 RESIZE=shrink submit resilient spares-bad --nodes=3 --hold -- checkpoint.memory.every_steps=4
   socket=$LLAMESH_CLUSTER/spool/node11/stepd.slurm.pmix.$job
   for step in {0..99}; do mkdir "$socket.$step"; done
   scontrol release "$job"
-  held_past spares-bad 25 2
+  await_held spares-bad
   node=$(node_of_process "$held")
   touch clean
   cluster node "$node" off
@@ -819,14 +815,13 @@ relaunch_told() {
 # ends_by_itself RUN: checks that a hanging run ends within 60 s on all nodes.
 ends_by_itself() {
   local begin=$SECONDS
-  within 60 no_ranks "$1" || bad "ranks still hang after 60 s: $(ranks "$1")"
+  within 60 no_ranks "$1" || bad "ranks still hang after $((SECONDS - begin)) s: $(ranks "$1")"
   past "$1" $steps && bad "it was over before anything went wrong"
   tell "the run ended after $((SECONDS - begin)) s"
 }
 
 link_cut() {
-  submit multi-node link-cut --no-requeue
-  held_past link-cut 12 2
+  held_past 12 2 submit multi-node link-cut --no-requeue
   local node first
   node=$(node_of_process "$held")
   cluster link "$node" down
@@ -872,7 +867,7 @@ cut_pair() {
   begin=$SECONDS
   cluster pair "$one" "$other" down
   kill -CONT "$process"
-  within 40 says_why "$run" || bad "no verdict after 40 s: $(cat "$run/state.json")"
+  within 40 says_why "$run" || bad "no verdict after $((SECONDS - begin)) s: $(cat "$run/state.json")"
   said=$((SECONDS - begin))
   within 45 no_ranks "$run"
   ended=$?
@@ -926,7 +921,7 @@ cut_node() {
   ended=$?
   cluster link "$node" up
   within 60 no_jobs || scancel "$job"
-  slurmd_timeout 10
+  slurmd_timeout
   [[ $ended == 0 ]] || bad "ranks still hang a minute after the verdict: $(ranks "$run")"
   nothing_left
   verdict_is "$run" "rank $4 on node$blamed has sent no heartbeat" "$4" "\"node$blamed\""
@@ -948,8 +943,7 @@ node_cut_of_two() {
 }
 
 rank_stopped() {
-  submit multi-node rank-stopped --no-requeue
-  held_past rank-stopped 12 2
+  held_past 12 2 submit multi-node rank-stopped --no-requeue
   local stopped
   stopped=$(node_of_process "$held")
   ends_by_itself rank-stopped

@@ -27,8 +27,9 @@ scripts/build.sh fuzz "${targets[@]/#/fuzz_}"
 source scripts/sanitizer_options.sh
 mkdir -p $build/findings
 
-# Limits per input: 10 s, 2 GiB, and 512 MiB per allocation.
-limits="-timeout=10 -rss_limit_mb=2048 -malloc_limit_mb=512"
+# Limits per input: a minute for a hang, 2 GiB, and 512 MiB per allocation.
+source tests/patience.sh
+limits="-timeout=$(stretched 60) -rss_limit_mb=2048 -malloc_limit_mb=512"
 
 # minimize TARGET: keeps the part of its corpus that adds coverage
 minimize() {
