@@ -8,7 +8,17 @@
 //   lost     its node loses its memory checkpoints and the rank dies just before it sends the
 //            partner copies of memory checkpoint STEP (1: the first)
 //   vanished its node loses its memory checkpoints while a start receives images from other nodes
+//   held     it waits before the passes of the first step from STEP on, if the file LLAMESH_HOLD
+//            exists by then, until that file is removed; NUMBER means nothing
 // It writes the fault's time (nanoseconds since 1970) to the file LLAMESH_FAULT_AT.
+//
+// A test that acts on a run in progress holds it meanwhile, so that it does not depend on how fast
+// the run is. It makes the file LLAMESH_HOLD, starts the run, waits for the file
+// $LLAMESH_HOLD.reached, which the held rank makes, does what it wants to do to the run, and
+// removes LLAMESH_HOLD. The others wait for the held rank in their next collective. The held rank
+// is alive: it receives signals, its watchdog sends heartbeats, and it counts as making progress
+// however long it is held. It is held once: a later start finds no file. Runs that share a file
+// system need files of their own.
 #include <algorithm>
 #include <bit>
 #include <chrono>
@@ -21,9 +31,11 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include "checkpoint/memory/memory_folder.hpp"
+#include "comm/diagnosis/watchdog.hpp"
 #include "comm/mesh/device_mesh.hpp"
 #include "comm/transports/messages.hpp"
 #include "core/error.hpp"
@@ -49,7 +61,7 @@ Fault asked() {
   std::istringstream words(text == nullptr ? "" : text);
   words >> fault.kind >> fault.rank >> fault.step >> fault.number;
   if (text == nullptr) return fault;
-  const auto kinds = {"flipped", "nan", "another", "wrong", "lost", "vanished"};
+  const auto kinds = {"flipped", "nan", "another", "wrong", "lost", "vanished", "held"};
   expects(words && std::ranges::find(kinds, fault.kind) != kinds.end(),
           "LLAMESH_FAULT is no fault");
   return fault;
@@ -57,6 +69,7 @@ Fault asked() {
 
 const Trainer* trainer_of_run = nullptr;
 comm::DeviceMesh* mesh_of_run = nullptr;
+comm::Watchdog* watchdog_of_run = nullptr;
 bool next_gradient_is_wrong = false;
 
 void note_time() {
@@ -116,14 +129,37 @@ void call_collective(bool differs, std::uint64_t number) {
   }
 }
 
+/// Waits while the file LLAMESH_HOLD exists, and says by another file that it does.
+void hold() {
+  const char* name = std::getenv("LLAMESH_HOLD");
+  expects(name != nullptr, "LLAMESH_HOLD names no file");
+  const std::filesystem::path file = name;
+  const auto is_there = [&] {
+    std::error_code ignored;
+    return std::filesystem::exists(file, ignored);
+  };
+  if (!is_there()) return;
+  std::ofstream(file.string() + ".reached");
+  while (is_there()) {
+    if (watchdog_of_run != nullptr) watchdog_of_run->progress();
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
 void inject(const Trainer& trainer) {
   static const Fault fault = asked();
   static bool done = false;
   const bool in_exchange = fault.kind == "lost" || fault.kind == "vanished";
-  if (done || in_exchange || trainer.step() + 1 != fault.step) return;
+  const auto next = trainer.step() + 1;
+  const bool is_due = fault.kind == "held" ? next >= fault.step : next == fault.step;
+  if (done || in_exchange || !is_due) return;
   done = true;
   const bool here = mesh_of_run->rank() == fault.rank;
   if (here) note_time();
+  if (fault.kind == "held") {
+    if (here) hold();
+    return;
+  }
   if (fault.kind == "another") return call_collective(here, fault.number);
   if (!here) return;
   if (fault.kind == "wrong")
@@ -153,6 +189,8 @@ void remove_images() {
   "_ZN7llamesh4comm17exchange_messagesERKNS0_12CommunicatorESt4spanIKNS0_"  \
   "15OutgoingMessageELm18446744073709551615EES4_IKNS0_15IncomingMessageELm" \
   "18446744073709551615EEPKc"
+#define WATCHDOG_BEGIN \
+  "_ZN7llamesh4comm8Watchdog5beginENS0_8ActivityElNSt6chrono8durationIlSt5ratioILl1ELl1EEEES7_"
 
 void real_trainer(Trainer* self, const comm::Communicator& world, const train::Setup& setup,
                   comm::DeviceMesh& mesh) __asm__("__real_" MAKE_TRAINER);
@@ -174,12 +212,24 @@ void wrapped_exchange(const comm::Communicator& group,
                       std::span<const comm::OutgoingMessage> outgoing,
                       std::span<const comm::IncomingMessage> incoming,
                       const char* purpose) __asm__("__wrap_" EXCHANGE_MESSAGES);
+void real_begin(comm::Watchdog* self, comm::Activity activity, std::int64_t step,
+                std::chrono::seconds of_the_first,
+                std::chrono::seconds at_least) __asm__("__real_" WATCHDOG_BEGIN);
+void wrapped_begin(comm::Watchdog* self, comm::Activity activity, std::int64_t step,
+                   std::chrono::seconds of_the_first,
+                   std::chrono::seconds at_least) __asm__("__wrap_" WATCHDOG_BEGIN);
 
 void wrapped_trainer(Trainer* self, const comm::Communicator& world, const train::Setup& setup,
                      comm::DeviceMesh& mesh) {
   real_trainer(self, world, setup, mesh);
   trainer_of_run = self;
   mesh_of_run = &mesh;
+}
+
+void wrapped_begin(comm::Watchdog* self, comm::Activity activity, std::int64_t step,
+                   std::chrono::seconds of_the_first, std::chrono::seconds at_least) {
+  watchdog_of_run = self;
+  real_begin(self, activity, step, of_the_first, at_least);
 }
 
 void wrapped_train(model::CausalLM* self, model::Weights& weights, const model::Batch& batch,
