@@ -394,6 +394,18 @@ TEST(MpiTimeout, GrowsWithTheRanksOrIsWhatTheEnvironmentSays) {
               std::string::npos);
 }
 
+TEST(SilenceLimit, IsHalfAMinuteOrWhatTheEnvironmentSays) {
+  const auto limit = [](const char* text) {
+    return silence_limit([&](const char*) { return text; }).count();
+  };
+  EXPECT_EQ(limit(nullptr), 30);
+  EXPECT_EQ(limit("3"), 3);
+  EXPECT_EQ(limit("600"), 600);
+  for (const char* text : {"", "30s", "2", "0", "-5", "3.5", "99999999999"})
+    EXPECT_EQ(test::error_of([&] { limit(text); }),
+              fmt::format("LLAMESH_SILENCE is '{}'; give whole seconds, 3 at least", text));
+}
+
 TEST(Launch, MpirunInsideAnAllocationDecidesItself) {
   const Variables inside{
       {"OMPI_COMM_WORLD_SIZE", "2"}, {"SLURM_NTASKS", "8"}, {"SLURM_STEP_NUM_TASKS", "1"}};

@@ -35,6 +35,27 @@ TEST(LongestReasonable, IsFiveTimesTheMedianAndAMinuteAtLeast) {
   EXPECT_EQ(longest_reasonable({20, 30, 1000}, 600, 100), 150);
 }
 
+TEST(WatchdogLimits, AreInProportionToTheSilence) {
+  const Watchdog::Limits usual;
+  const auto same = Watchdog::Limits::for_silence(30s);
+  EXPECT_EQ(same.interval, usual.interval);
+  EXPECT_EQ(same.silence, usual.silence);
+  EXPECT_EQ(same.silence_at_the_end, usual.silence_at_the_end);
+  EXPECT_EQ(same.in_a_collective, usual.in_a_collective);
+  EXPECT_EQ(same.answer, usual.answer);
+  const auto shorter = Watchdog::Limits::for_silence(3s);
+  EXPECT_EQ(shorter.interval, 100ms);
+  EXPECT_EQ(shorter.silence, 3s);
+  EXPECT_EQ(shorter.silence_at_the_end, 3s);
+  EXPECT_EQ(shorter.in_a_collective, 1200ms);
+  EXPECT_EQ(shorter.answer, 1s);
+  const auto longer = Watchdog::Limits::for_silence(60s);
+  EXPECT_EQ(longer.interval, 1s);
+  EXPECT_EQ(longer.silence_at_the_end, 4s);
+  EXPECT_EQ(longer.in_a_collective, 24s);
+  EXPECT_EQ(longer.answer, 20s);
+}
+
 TEST(Watchdog, IsSilentWhileAllGoOn) {
   std::string reported;
   {

@@ -43,9 +43,6 @@ using namespace std::chrono_literals;
 
 constexpr auto poll_interval = 100ms;
 constexpr auto look_interval = 1s;  // at state.json
-/// Time for nodes that do not answer Slurm, if the run would otherwise continue on fewer: a busy
-/// one answers within seconds.
-constexpr auto silence_limit = 15s;
 /// Pauses before the launches that follow one that has not started. Leftovers of an earlier step on
 /// a node are in the way until Slurm clears them away.
 constexpr std::array pauses{0s, 5s, 10s, 20s};
@@ -163,10 +160,12 @@ class Supervisor {
   /// If fewer than max_nodes_ nodes are healthy, waits for those that have not failed and do not
   /// answer Slurm.
   void wait_for_silent_nodes() const {
+    // A busy node answers within seconds.
+    const auto limit = comm::silence_limit(std::getenv) / 2;
     const auto is_healthy = [this](const auto& node) {
       return is_launchable(node) && !bad_nodes_.has_failed(node);
     };
-    const auto end = Clock::now() + silence_limit;
+    const auto end = Clock::now() + limit;
     for (bool is_first = true; received_stop_signal() == 0; is_first = false) {
       auto [usable, silent] = job_.living_nodes();
       std::erase_if(silent, [&](const auto& node) { return !is_healthy(node); });
@@ -175,8 +174,8 @@ class Supervisor {
           Clock::now() >= end)
         return;
       if (is_first)
-        spdlog::info("waiting up to {} s for {}, which Slurm gets no answer from",
-                     silence_limit.count(), fmt::join(silent, ", "));
+        spdlog::info("waiting up to {} s for {}, which Slurm gets no answer from", limit.count(),
+                     fmt::join(silent, ", "));
       pause_for(1s);
     }
   }
@@ -253,9 +252,8 @@ class Supervisor {
 
   /// Returns how long the ranks wait for one another in MPI_Init and MPI_Finalize.
   std::chrono::seconds mpi_limit(const Nodes& nodes) const {
-    const auto environment = [](const char* name) { return std::getenv(name); };
     const auto ranks = static_cast<int>(nodes.size()) * job_.ranks_per_node();
-    return comm::mpi_timeout(environment, ranks);
+    return comm::mpi_timeout(std::getenv, ranks);
   }
 
   /// Returns the nodes for the guard: not this one, and in the launch if possible.

@@ -15,15 +15,35 @@
 
 namespace llamesh::comm {
 
+namespace {
+
+/// Returns the whole number of seconds in `text`, or -1 if it is anything else.
+std::chrono::seconds seconds_in(std::string_view text) {
+  int seconds = -1;
+  const auto* const end = text.data() + text.size();
+  const auto [stopped, error] = std::from_chars(text.data(), end, seconds);
+  return std::chrono::seconds(error == std::errc{} && stopped == end ? seconds : -1);
+}
+
+}  // namespace
+
 std::chrono::seconds mpi_timeout(const Environment& environment, int ranks) {
   const char* text = environment("LLAMESH_MPI_TIMEOUT");
   if (text == nullptr) return std::chrono::minutes(std::min(1 + ranks / 1000, 10));
-  const std::string_view view(text);
-  int seconds = -1;
-  const auto [end, error] = std::from_chars(view.data(), view.data() + view.size(), seconds);
-  validate(error == std::errc{} && end == view.data() + view.size() && seconds >= 0,
-           "LLAMESH_MPI_TIMEOUT is '{}'; give whole seconds, or 0 for no limit", view);
-  return std::chrono::seconds(seconds);
+  const auto timeout = seconds_in(text);
+  validate(timeout.count() >= 0,
+           "LLAMESH_MPI_TIMEOUT is '{}'; give whole seconds, or 0 for no limit", text);
+  return timeout;
+}
+
+std::chrono::seconds silence_limit(const Environment& environment) {
+  constexpr std::chrono::seconds by_default(30), least(3);
+  const char* text = environment("LLAMESH_SILENCE");
+  if (text == nullptr) return by_default;
+  const auto silence = seconds_in(text);
+  validate(silence >= least, "LLAMESH_SILENCE is '{}'; give whole seconds, {} at least", text,
+           least.count());
+  return silence;
 }
 
 TimeLimit::TimeLimit(std::string doing, std::chrono::seconds limit, int rank,

@@ -17,6 +17,10 @@ namespace llamesh::comm {
 /// integer. `ranks`: 0 when not known. Pure.
 std::chrono::seconds mpi_timeout(const Environment& environment, int ranks);
 
+/// How long a rank may send no heartbeat until it counts as lost: LLAMESH_SILENCE in seconds, or
+/// 30 s. Throws a user error when it is not an integer, or below 3. Pure.
+std::chrono::seconds silence_limit(const Environment& environment);
+
 /// Ends the job with exit 75 when an MPI call without a timeout does not return in time, since a
 /// rank that is stopped or lost never arrives; and 4 s after this rank was told to end, as the
 /// launcher tells all when one has died. Rank 0 prints what was being done; the others only when

@@ -81,6 +81,20 @@ double longest_reasonable(std::vector<double> durations, double of_the_first, do
       {shortest_limit, at_least, typical_duration_factor * median(std::move(durations))});
 }
 
+Watchdog::Limits Watchdog::Limits::for_silence(std::chrono::milliseconds silence) {
+  const Limits usual;
+  const auto scaled = [&](std::chrono::milliseconds limit) {
+    return limit * silence.count() / usual.silence.count();
+  };
+  Limits limits;
+  limits.interval = std::min(usual.interval, scaled(usual.interval));
+  limits.silence = silence;
+  limits.silence_at_the_end = std::min(usual.silence_at_the_end, silence);
+  limits.in_a_collective = scaled(usual.in_a_collective);
+  limits.answer = scaled(usual.answer);
+  return limits;
+}
+
 struct Watchdog::Watch {
   Watch(const Communicator& world, Alarm sound, Limits given)
       : group(world.duplicate()),

@@ -78,6 +78,10 @@ class Watchdog {
     std::function<bool()> job_ends = [] { return false; };
     std::chrono::milliseconds in_a_collective{12000};  ///< until the others are asked
     std::chrono::milliseconds answer{10000};           ///< time for a rank to answer
+
+    /// Returns the limits above in proportion to this silence limit, so that a shorter one leaves
+    /// the same number of heartbeats and questions. A longer one does not make heartbeats rarer.
+    static Limits for_silence(std::chrono::milliseconds silence);
   };
 
   /// Collective. Borrows `world` until it returns. Calls `job_ends` on another thread.

@@ -68,6 +68,7 @@ MpiSession::MpiSession() {
   const auto launch = detect_launch(std::getenv);
   try {
     timeout_ = mpi_timeout(std::getenv, launch.ranks);
+    static_cast<void>(silence_limit(std::getenv));  // read later, by the watchdog
   } catch (const Error& error) {  // every rank has the same environment, one reports
     if (launch.rank != 0) throw PeerFailure(error.code());
     throw;

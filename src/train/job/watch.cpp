@@ -10,7 +10,9 @@
 #include <exception>
 #include <string>
 #include <thread>
+#include <utility>
 
+#include "comm/diagnosis/time_limit.hpp"
 #include "comm/mesh/session.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
@@ -24,7 +26,9 @@
 namespace llamesh::train {
 
 comm::Watchdog watch_over(const comm::Communicator& world) {
-  return {world, alarm_of_run(""), {.job_ends = Deadline::termination_asked}};
+  auto limits = comm::Watchdog::Limits::for_silence(comm::silence_limit(std::getenv));
+  limits.job_ends = Deadline::termination_asked;
+  return {world, alarm_of_run(""), std::move(limits)};
 }
 
 namespace {
