@@ -11,6 +11,9 @@ source "$here/jobs.sh"
 source "$here/scenarios.sh"
 on_cluster 14 "$0" "$@"
 begin=$SECONDS
+export LLAMESH_SILENCE=10  # seconds until a rank counts as lost, 30 by default
+# The nodes are one machine, whose processors belong to ranks that compute, not to those that wait.
+export OMPI_MCA_mpi_yield_when_idle=1
 
 # run_scenarios NODES SCENARIO...: runs them one after the other on these nodes.
 run_scenarios() {
