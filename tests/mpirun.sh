@@ -6,6 +6,9 @@ ranks=$1; shift
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export LLAMESH_DEBUG_CONTRACT=1  # as debug.contract=true, in every test
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+# Ranks may come to MPI_Init late on a busy machine. Still below the limits at which tests end what hangs, since llamesh says
+# what it waits for.
+export LLAMESH_MPI_TIMEOUT="${LLAMESH_MPI_TIMEOUT:-240}"
 command -v ssh >/dev/null 2>&1 || export OMPI_MCA_plm=isolated   # mpirun looks for an ssh otherwise
 [ "$ranks" = 1 ] && [ -z "$LLAMESH_TEST_MPIRUN" ] && exec "$@"
 [ -n "$LLAMESH_MPIRUN" ] && exec "$LLAMESH_MPIRUN" -n "$ranks" "$@"

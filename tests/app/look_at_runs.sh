@@ -3,8 +3,10 @@
 # it was killed or diverged; the run's report. Runs in the folder that has inputs/.
 llamesh=$1
 mpirun="$(dirname "$0")/../mpirun.sh"
+source "$(dirname "$0")/../patience.sh"
+source "$(dirname "$0")/../forget_runs.sh"
 folder=$(mktemp -d) || exit 1
-trap 'rm -rf "$folder"' EXIT
+trap 'forget_runs "$folder"; rm -rf "$folder"' EXIT
 give_up() { echo "FAILED: $1"; cat "$folder/log"; exit 1; }
 # train CODE RUN OVERRIDE...: trains on two ranks, which must end with this code
 train() {
@@ -43,10 +45,8 @@ status diverged 'diverged'
 
 "$llamesh" train inputs/tiny.yaml "run.folder=$folder/killed" train.steps=1000000 > "$folder/log" 2>&1 &
 process=$!
-for _ in {1..300}; do
-  "$llamesh" status --json "$folder/killed" 2> /dev/null | grep -q '"loss":[0-9]' && break
-  sleep 0.2
-done
+trains() { "$llamesh" status --json "$folder/killed" 2> /dev/null | grep -q '"loss":[0-9]'; }
+within 120 trains
 status killed '"phase":"running"'
 grep -q '"eta_seconds":[0-9]' "$folder/log" || give_up "no end in sight"
 kill -KILL $process

@@ -9,16 +9,18 @@ if [ "$3" != mounts ]; then
 fi
 llamesh=$1 roomy=$2
 mpirun="$(dirname "$0")/../mpirun.sh"
+source "$(dirname "$0")/../patience.sh"
+source "$(dirname "$0")/../forget_runs.sh"
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT  # the mounts go with the namespace; see leave()
-leave() { umount -l "$folder/disk" 2>/dev/null; exit "$1"; }
+leave() { forget_runs "$folder"; umount -l "$folder/disk" 2>/dev/null; exit "$1"; }
 give_up() { echo "$1"; cat "$folder/log"; leave 1; }
 
 # train STEPS [key=value ...]: sets code.
 preload=
 train() {
   local steps=$1; shift
-  timeout -k 2 40 "$mpirun" 2 env "LD_PRELOAD=$preload" "$llamesh" train inputs/tiny.yaml "train.steps=$steps" schedule.name=constant \
+  timeout -k 10 "$(stretched 300)" "$mpirun" 2 env "LD_PRELOAD=$preload" "$llamesh" train inputs/tiny.yaml "train.steps=$steps" schedule.name=constant \
     "run.folder=$folder/disk/run" "$@" > "$folder/log" 2>&1
   code=$?
 }
@@ -65,9 +67,10 @@ done
 # left in /dev/shm.
 what="no room for state.json"
 rm -rf "$folder/disk/filler" "$folder/disk/run"
-(for _ in {1..400}; do [ -z "$(sed -n 6p "$folder/disk/run/metrics.jsonl")" ] || break; sleep 0.05; done
+trains() { [ -n "$(sed -n 6p "$folder/disk/run/metrics.jsonl")" ]; }
+(within 120 trains
   cat /dev/zero > "$folder/disk/filler") 2>/dev/null & filling=$!
-train 100000 log.every_steps=100000 checkpoint.every_steps=100000
+train 1000000 log.every_steps=1000000 checkpoint.every_steps=1000000
 wait $filling
 [ $code = 74 ] || give_up "$what: exit code $code, not 74"
 grep -q '"state": "running"' "$folder/disk/run/state.json" || give_up "$what: state.json was written"
@@ -90,9 +93,10 @@ good 4
 
 what="a lease of another host that is kept up"
 echo "77 elsewhere 1" > "$checkpoints/.lease"
-(for _ in {1..20}; do sleep 2; touch "$checkpoints/.lease"; done) 2>/dev/null & toucher=$!
+(while touch "$checkpoints/.lease"; do sleep 0.5; done) 2>/dev/null & toucher=$!
 bad 78 "job 77 (host elsewhere, process 1)"
 kill $toucher
+wait $toucher 2>/dev/null
 what="a stale lease"
 echo "77 elsewhere 1" > "$checkpoints/.lease"
 good 6

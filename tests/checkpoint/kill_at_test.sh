@@ -6,6 +6,7 @@
 # finds the folder read-only must end with exit code 74, unless the checkpoint was already on disk.
 victim=$1 shim=$2 ranks=${3:-1} rank=${4:-0} every=${5:-1} how=${6:-kill}
 mpirun="$(dirname "$0")/../mpirun.sh"
+source "$(dirname "$0")/../patience.sh"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_ess_singleton_isolated=1  # no MPI helper process for a single rank
 workers=3  # they mostly wait for the disk
@@ -17,7 +18,7 @@ async=$([ "$how" = async ] && echo async)
 hit() {
   local variables=("LD_PRELOAD=$shim" "LLAMESH_KILL_AT=$1" "LLAMESH_KILL_RANK=$rank")
   [ "$how" = read-only ] && variables+=("LLAMESH_READ_ONLY=$2")
-  timeout -k 1 60 "$mpirun" "$ranks" env "${variables[@]}" "$victim" "$2" 3 $async
+  timeout -k 10 "$(stretched 300)" "$mpirun" "$ranks" env "${variables[@]}" "$victim" "$2" 3 $async
 }
 
 "$mpirun" "$ranks" "$victim" "$folder/start" 2 >/dev/null 2>&1 || { echo "the first run failed"; exit 1; }

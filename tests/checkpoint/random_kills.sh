@@ -7,11 +7,13 @@
 llamesh=$1 n=${2:-20} seed=${3:-$RANDOM}
 RANDOM=$seed
 mpirun="$(dirname "$0")/../mpirun.sh"
+source "$(dirname "$0")/../patience.sh"
+source "$(dirname "$0")/../forget_runs.sh"
 steps=10
-limit=60  # seconds per run; it takes some 2, and 15 on a busy machine
+limit=60  # seconds per run, stretched; it takes some 2, and 15 on a busy machine
 folder=$(mktemp -d) || exit 1
 timer=
-trap 'kill $timer 2>/dev/null; rm -rf "$folder"' EXIT
+trap 'kill $timer 2>/dev/null; forget_runs "$folder"; rm -rf "$folder"' EXIT
 exec {never}<> <(:)  # nothing is ever written to it
 killed=0 training=0 tries=0 stuck=0
 cycle() { echo "kill $killed, try $tries, async: ${async:-false}, after ${instant:-no kill}, seed $seed"; }
@@ -30,7 +32,7 @@ train() {
 begin() {
   train "$@" & job=$!
   begun=$(micros)
-  sleep "$limit" & timer=$!
+  sleep "$(stretched "$limit")" & timer=$!
 }
 # ranks: lists the processes of the job's ranks that have not ended
 ranks() {
@@ -45,7 +47,7 @@ ranks() {
 # show_stuck: shows where mpirun and its ranks are waiting
 show_stuck() {
   local process
-  echo "not over after $limit s ($(cycle)); the end of its log:"
+  echo "not over in time ($(cycle)); the end of its log:"
   tail -n 30 "$folder/log"
   ps -o pid,ppid,stat,etimes,wchan:24,args -p "$job" --ppid "$job"
   for process in $job $(ranks); do
@@ -117,7 +119,8 @@ losses unbroken > "$folder/expected"
 
 while [ $killed -lt "$n" ]; do
   tries=$((tries + 1))
-  [ $tries -le $((3 * n + 10)) ] || give_up "only $killed of $((tries - 1)) runs could be killed"
+  # A fast run may end before it is killed. Something is wrong only if nearly all do.
+  [ $tries -le $((10 * n + 40)) ] || give_up "only $killed of $((tries - 1)) runs could be killed"
   async=$([ $((killed % 2)) = 1 ] && echo true || echo false)
   : > "$folder/log"
   rm -rf "$folder/run"

@@ -5,6 +5,7 @@
 set -uo pipefail
 # shellcheck disable=SC2016  # what the stand-ins expand themselves
 script=$(readlink -f "$1")
+source "$(dirname "$0")/../patience.sh"
 work=$(mktemp -d "${TMPDIR:-/tmp}/llamesh-job.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
@@ -43,7 +44,7 @@ given() { { echo 'trains() { echo "$1" >run/state.json; }; try_node() { echo lau
 run_script() {
   echo RUNNING >job_state
   touch launches asked pauses
-  bash "$script" a.yaml run >log 2>&1
+  timeout -k 10 "$(stretched 300)" bash "$script" a.yaml run >log 2>&1
   code=$?
 }
 # expect CODE LAUNCHES ASKED: how the script ended, how often it launched llamesh, and what it asked Slurm for.
@@ -87,7 +88,7 @@ script_told() {
   local signal
   for signal in USR2 TERM; do
     rm -f launches asked pauses run/state.json
-    given <<<"launch() { trap 'trains stopped; exit 75' USR2; kill -$signal \$PPID; for _ in {1..100}; do /bin/sleep 0.1; done; }"
+    given <<<"launch() { trap 'trains stopped; exit 75' USR2; kill -$signal \$PPID; for _ in {1..6000}; do /bin/sleep 0.1; done; }"
     run_script
     expect 75 1 "requeue 7"
   done

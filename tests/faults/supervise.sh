@@ -6,6 +6,7 @@
 set -uo pipefail
 export program
 program=$(readlink -f "$1")
+source "$(dirname "$0")/../patience.sh"
 work=$(mktemp -d "${TMPDIR:-/tmp}/llamesh-supervise.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
@@ -29,7 +30,7 @@ stand_in srun 'source ./case
 echo "$*" >>calls
 nodes=$*; nodes=${nodes#*--nodelist=}; nodes=${nodes%% *}
 case "$*" in
-  *llamesh-guard*) echo "$nodes" >>guards; exec sleep 60 ;;
+  *llamesh-guard*) echo "$nodes" >>guards; exec sleep 3600 ;;
   *"echo launched"*) try_node "$nodes"; exit ;;
   *"sh -c rm -rf /dev/shm/llamesh-memory-$UID-"*) echo "$nodes" >>cleaned; exit ;;
 esac
@@ -73,7 +74,7 @@ supervise() {
   echo "${job_nodes:-node[1-3]}" >job_nodes
   echo 0 >restarts
   touch launches asked ended
-  timeout 100 "$program" supervise run "$@" -- "${launcher[@]}" llamesh train a.yaml >log 2>&1
+  timeout -k 10 "$(stretched 300)" "$program" supervise run "$@" -- "${launcher[@]}" llamesh train a.yaml >log 2>&1
   code=$?
 }
 # expect CODE LAUNCHES ASKED: how it ended, the nodes of each launch, and what it asked Slurm for.
@@ -92,14 +93,14 @@ spare_takes_over() {
     bad "bad_nodes.json does not name node2"
 }
 
-# Slurm gets no answer from the spare for three seconds.
+# Slurm gets no answer from the spare until it is asked again.
 waits_for_a_busy_spare() {
   given <<<'launch() {
     (($1 > 1)) && finishes
     echo "node3 allocated*" >node_states
-    (sleep 3; echo >node_states) &>/dev/null &
     ends stopped 75 12 "rank 2 on node2 is silent" node2
   }'
+  stand_in sinfo 'grep -q "waiting up to" log || cat node_states 2>/dev/null'
   supervise --spares 1
   expect 0 "node1,node2 node1,node3" ""
   logs "waiting up to 15 s for node3"
@@ -211,7 +212,7 @@ guard_follows() {
 
 guard_cannot_start() {
   launcher=("$work/bin/srun")
-  given <<<'launch() { rm bin/srun; sleep 1; finishes; }'
+  given <<<'launch() { rm bin/srun; until [[ -e guards ]] || grep -q "nothing watches" log; do sleep 0.1; done; finishes; }'
   supervise --spares 1
   expect 0 "node1,node2" ""
 }
@@ -246,7 +247,7 @@ final_code() {
 
 # srun does not learn that its tasks have ended.
 srun_waits() {
-  given <<<'launch() { (($1 > 1)) && finishes; (ends stopped 75 12 "rank 2 on node2 is silent" node2); exec sleep 50; }'
+  given <<<'launch() { (($1 > 1)) && finishes; (ends stopped 75 12 "rank 2 on node2 is silent" node2); exec sleep 3600; }'
   supervise --spares 1
   expect 0 "node1,node2 node1,node3" ""
   logs "srun still waits 8 s after the end of the run"
@@ -271,24 +272,29 @@ health_off() {
   [[ $(<spares) == nothing ]] || bad "the launch is told of '$(<spares)' spares"
 }
 
-# srun hangs before it starts anything, because of node1. The limit is 5 x LLAMESH_MPI_TIMEOUT.
+# srun hangs before it starts anything, because of node1. The limit is 5 x LLAMESH_MPI_TIMEOUT, in which the next launch has
+# to start also on a slow machine.
 never_started() {
-  given <<<'try_node() { [[ $1 == node1 ]] || echo launched; }; launch() { (($1 > 1)) && finishes; exec sleep 50; }'
-  LLAMESH_MPI_TIMEOUT=1 supervise --spares 1
+  local limit
+  limit=$(stretched 1)
+  given <<<'try_node() { [[ $1 == node1 ]] || echo launched; }; launch() { (($1 > 1)) && finishes; exec sleep 3600; }'
+  LLAMESH_MPI_TIMEOUT=$limit supervise --spares 1
   expect 0 "node1,node2 node2,node3" ""
-  logs "llamesh has not been started after 5 s"
+  logs "llamesh has not been started after $((5 * limit)) s"
   logs "node1 is left out: no program can be launched on it"
 }
 
-# The program announces its start. After that, it may take long to read its data.
+# The program announces its start within the limit. After that, it may take long to read its data.
 slow_start() {
-  given <<<'launch() { env -u SLURM_JOB_ID LLAMESH_MPI_TIMEOUT=60 "$program" train absent.yaml; sleep 7; finishes; }'
-  LLAMESH_MPI_TIMEOUT=1 supervise --spares 1
+  local limit
+  limit=$(stretched 1)
+  given <<<"launch() { env -u SLURM_JOB_ID LLAMESH_MPI_TIMEOUT=60 \"\$program\" train absent.yaml; sleep $((5 * limit + 2)); finishes; }"
+  LLAMESH_MPI_TIMEOUT=$limit supervise --spares 1
   logs "absent.yaml"
   expect 0 "node1,node2" ""
   [[ ! -e run/.started ]] || bad "the sign of the start is left behind"
   rm -r launches run/*
-  given <<<'launch() { sleep 7; finishes; }'
+  given <<<'launch() { sleep 3; finishes; }'  # it looks every second
   LLAMESH_MPI_TIMEOUT=0 supervise --spares 1
   expect 0 "node1,node2" ""
 }
@@ -320,7 +326,7 @@ told() {
   local signal
   for signal in USR1 USR2 TERM; do
     rm -f launches asked run/state.json
-    given <<<"launch() { trap asked_to_stop USR2; kill -$signal \$PPID; for _ in {1..100}; do sleep 0.1; done; }"
+    given <<<"launch() { trap asked_to_stop USR2; kill -$signal \$PPID; for _ in {1..6000}; do sleep 0.1; done; }"
     supervise --spares 1
     expect 75 "node1,node2" "requeue 7"
   done

@@ -5,12 +5,14 @@
 set -uo pipefail
 program=$(readlink -f "$1")
 cd "$(dirname "$0")/../.." || exit 1
+source tests/patience.sh
+source tests/forget_runs.sh
 export FAKE_GPUS=4 FAKE_GPU_MIB=4096
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap 'forget_runs "$work"; rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
 failures=0
-limited() { timeout -k 5 1800 "$@"; }  # ends what hangs; CI gives this what other tests leave of the cores
+limited() { timeout -k 10 "$(stretched 1800)" "$@"; }  # ends what hangs
 
 seen_by_rank=() # per-rank launcher prefix
 # ran NAME RANKS ARGUMENT...: trains run NAME for 4 steps; returns the program's exit status
@@ -63,7 +65,8 @@ fails() {
   ran hanging 2 --device cuda sharding.strategy=full_shard train.steps=1000000 log.every_steps=1000
 ) &
 hanging=$!
-(until [[ $(grep -c '"loss"' "$work/hanging/metrics.jsonl" 2>/dev/null) -ge 3 ]]; do sleep 1; done; touch "$work/hang") &
+does_three_steps() { [[ $(grep -c '"loss"' "$work/hanging/metrics.jsonl" 2>/dev/null) -ge 3 ]]; }
+(within 1800 does_three_steps; touch "$work/hang") &
 
 ran cpu 1 --device cpu train.steps=6
 for case in full_shard/2 shard_grad_op/4 no_shard/2 hybrid_shard/4 hybrid_shard_zero2/4; do

@@ -4,8 +4,10 @@
 # and the run continues to its end. Runs in the folder that has inputs/.
 llamesh=$1 shim=$2
 mpirun="$(dirname "$0")/../mpirun.sh"
+source "$(dirname "$0")/../patience.sh"
+source "$(dirname "$0")/../forget_runs.sh"
 folder=$(cd "$(mktemp -d)" && pwd -P) || exit 1
-trap 'rm -rf "$folder"' EXIT
+trap 'forget_runs "$folder"; rm -rf "$folder"' EXIT
 give_up() { echo "FAILED: $1"; cat "$folder/log"; exit 1; }
 
 # train CODE RANK FOLDER CALL OVERRIDE...: trains on two ranks; this rank's CALL ("write 2 ENOSPC")
@@ -13,7 +15,7 @@ give_up() { echo "FAILED: $1"; cat "$folder/log"; exit 1; }
 train() {
   local wanted=$1 rank=$2 below=$3 call=$4 code; shift 4
   rm -rf "$folder/run"
-  timeout -k 2 120 "$mpirun" 2 env "LD_PRELOAD=$shim" "LLAMESH_FAIL=$call" "LLAMESH_FAIL_RANK=$rank" \
+  timeout -k 10 "$(stretched 300)" "$mpirun" 2 env "LD_PRELOAD=$shim" "LLAMESH_FAIL=$call" "LLAMESH_FAIL_RANK=$rank" \
     "LLAMESH_FAIL_BELOW=$folder/run$below/" "$llamesh" train inputs/tiny.yaml "run.folder=$folder/run" train.steps=4 \
     train.threads=1 log.every_steps=1 checkpoint.every_steps=0 "$@" > "$folder/log" 2>&1; code=$?
   [[ $code == "$wanted" && $(grep -c '^llamesh: ' "$folder/log") == $((code > 0)) ]] ||
@@ -57,11 +59,12 @@ train 0 1 "" "write 2 ENOSPC" log.ranks=true
 goes_on "log.rank-00001.txt: No space left on device; nothing more goes into this log"
 # Rank 0 is slow to write the report of a run that was told to stop: nobody takes the ranks that wait for it for lost.
 rm -rf "$folder/run"
-timeout -k 2 120 "$mpirun" 2 env "LD_PRELOAD=$shim" "LLAMESH_FAIL=rename 1 7" "LLAMESH_FAIL_BELOW=$folder/run/report.html" \
+timeout -k 10 "$(stretched 300)" "$mpirun" 2 env "LD_PRELOAD=$shim" "LLAMESH_FAIL=rename 1 7" "LLAMESH_FAIL_BELOW=$folder/run/report.html" \
   "$llamesh" train inputs/tiny.yaml "run.folder=$folder/run" train.threads=1 train.steps=1000000 log.every_steps=1000 \
   > "$folder/log" 2>&1 &
 job=$!
-for _ in {1..600}; do [[ -n $(sed -n 3p "$folder/run/metrics.jsonl" 2>/dev/null) ]] && break || sleep 0.1; done
+trains() { [[ -n $(sed -n 3p "$folder/run/metrics.jsonl" 2>/dev/null) ]]; }
+within 120 trains || give_up "it does not train"
 pkill -TERM -f "^$llamesh train inputs/tiny.yaml run.folder=$folder/run "
 wait $job
 code=$?

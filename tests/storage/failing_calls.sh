@@ -8,6 +8,8 @@
 llamesh=$1 shim=$2 sample=${3:-1} seed=${4:-$RANDOM} only=$5
 RANDOM=$seed
 mpirun="$(dirname "$0")/../mpirun.sh"
+source "$(dirname "$0")/../patience.sh"
+source "$(dirname "$0")/../forget_runs.sh"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_ess_singleton_isolated=1  # no helper process of MPI's for one rank
 export OMPI_MCA_sharedfp_lockedfile_priority=50  # as MPI-IO chooses between nodes
@@ -16,13 +18,13 @@ slow=8                                    # more seconds than any patience with 
 [ "$sample" = all ] && slow=20
 [ -w /dev/shm ] && export TMPDIR=/dev/shm
 folder=$(cd "$(mktemp -d)" && pwd -P) || exit 1
-trap 'rm -rf "$folder"' EXIT
+trap 'forget_runs "$folder"; rm -rf "$folder"' EXIT
 give_up() { echo "$1 (seed $seed)"; cat "$2"; exit 1; }
 
 # train DISK STEPS [VARIABLE=VALUE ...]
 train() {
   local disk=$1 steps=$2; shift 2
-  timeout -k 2 120 "$mpirun" 2 env "$@" "$llamesh" train inputs/tiny.yaml "run.folder=$disk/run" "train.steps=$steps" \
+  timeout -k 10 "$(stretched 300)" "$mpirun" 2 env "$@" "$llamesh" train inputs/tiny.yaml "run.folder=$disk/run" "train.steps=$steps" \
     "data.train=$disk/tiny.txt" schedule.name=constant checkpoint.every_steps=1 checkpoint.keep=1 log.every_steps=1 \
     data.sequence_length=16 train.global_batch=2 model.hidden_size=8 model.num_attention_heads=2 \
     model.num_key_value_heads=1 model.intermediate_size=16 model.num_hidden_layers=1 > "$disk.log" 2>&1

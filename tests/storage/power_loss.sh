@@ -7,6 +7,7 @@
 # inputs/.
 llamesh=$1 shim=$2 replay=$3 states=${4:-10000} seed=${5:-1} samples=${6:-12}
 mpirun="$(dirname "$0")/../mpirun.sh"
+source "$(dirname "$0")/../patience.sh"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_ess_singleton_isolated=1  # no MPI helper process for a single rank
 [ -w /dev/shm ] && export TMPDIR=/dev/shm  # thousands of small disks are made and thrown away
@@ -17,7 +18,7 @@ give_up() { echo "$1 (seed $seed)"; cat "$folder/log"; exit 1; }
 # train DISK [VARIABLE=VALUE ...]
 train() {
   local disk=$1; shift
-  timeout -k 2 60 "$mpirun" 2 env "$@" "$llamesh" train inputs/tiny.yaml "run.folder=$disk/runs/tiny" train.steps=3 \
+  timeout -k 10 "$(stretched 300)" "$mpirun" 2 env "$@" "$llamesh" train inputs/tiny.yaml "run.folder=$disk/runs/tiny" train.steps=3 \
     schedule.name=constant checkpoint.every_steps=1 data.sequence_length=16 train.global_batch=2 model.hidden_size=8 \
     model.num_attention_heads=2 model.num_key_value_heads=1 model.intermediate_size=16 model.num_hidden_layers=1 \
     > "$folder/log" 2>&1
