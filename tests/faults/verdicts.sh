@@ -17,6 +17,7 @@
 # shellcheck disable=SC2034,SC2154,SC1091  # jobs.sh uses and makes them
 set -uo pipefail
 source "$(dirname "$0")/../cluster/jobs.sh"
+source "$(dirname "$0")/../forget_runs.sh"
 llamesh=$(readlink -f "$1") faulty=$(readlink -f "$2")
 slurm=no tries=20 at_once=4 kinds=()
 for ((i = 3; i <= $#; ++i)); do
@@ -149,6 +150,7 @@ try() {
   echo "$kind $number $verdict $((${verdict_at:-struck} - struck)) ms rank $victim: ${said:-nothing is said}"
   if [[ $verdict == wrong && -n ${LLAMESH_KEEP:-} ]]; then cp -r "$run" "$scenario".*log "$LLAMESH_KEEP"; fi
   if [[ $slurm == no ]]; then wait; else clean_up >/dev/null; fi
+  forget_runs "$run"
   rm -rf "$run"
 }
 
