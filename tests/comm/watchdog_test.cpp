@@ -15,16 +15,18 @@
 #include "comm/diagnosis/in_collective.hpp"
 #include "comm/diagnosis/queued_collectives.hpp"
 #include "comm/mesh/device_mesh.hpp"
-#include "comm/mesh/mpi.hpp"
 #include "comm/transports/collectives.hpp"
 #include "core/clock.hpp"
 #include "core/process.hpp"
+#include "patience.hpp"
 #include "support.hpp"
+#include "watchdog_by_hand.hpp"
 
 namespace llamesh::comm {
 namespace {
 
 using namespace std::chrono_literals;
+using test::never;
 using test::world;
 
 TEST(LongestReasonable, IsFiveTimesTheMedianAndAMinuteAtLeast) {
@@ -60,9 +62,9 @@ TEST(Watchdog, IsSilentWhileAllGoOn) {
   std::string reported;
   {
     Watchdog watchdog(world(), [&](const Diagnosis& verdict) { reported = verdict.line; },
-                      {10ms, 5000ms});
+                      {.interval = 10ms, .silence = never, .in_a_collective = never});
     for (int step = 1; step <= 5; ++step) {
-      watchdog.begin(Activity::training, step);
+      watchdog.begin(Activity::training, step, never, never);
       std::this_thread::sleep_for(30ms);
       world().barrier();
     }
@@ -72,49 +74,75 @@ TEST(Watchdog, IsSilentWhileAllGoOn) {
 
 class LongActivity : public testing::Test {
  protected:
-  /// Returns the report from a three-second first step with a limit of one second without progress.
-  static std::string reported_of_a_first_step(bool progress) {
+  /// Returns the report that comes while `step` runs.
+  template <class Step>
+  static std::optional<std::string> reported_during(const Step& step) {
     std::promise<std::string> alarm;
     auto reported = alarm.get_future();
-    Watchdog watchdog(world(), [](const Diagnosis&) {}, {10ms, 60s});
-    watchdog.set_alarm([&](const Diagnosis& verdict) { alarm.set_value(verdict.line); });
-    watchdog.begin(Activity::training, 1, 1s);
-    const auto end = std::chrono::steady_clock::now() + 3s;
-    while (std::chrono::steady_clock::now() < end &&
-           reported.wait_for(20ms) != std::future_status::ready)
-      if (progress) watchdog.progress();
-    const bool came = reported.wait_for(0s) == std::future_status::ready;
-    world().barrier();
-    return came ? reported.get() : "nothing";
+    {
+      Watchdog watchdog(world(), [](const Diagnosis&) {}, {.interval = 10ms, .silence = never});
+      watchdog.set_alarm([&](const Diagnosis& verdict) { alarm.set_value(verdict.line); });
+      step(watchdog, reported);
+    }
+    if (reported.wait_for(0s) != std::future_status::ready) return {};
+    return reported.get();
   }
 };
 
 TEST_F(LongActivity, WithoutProgressIsAHang) {
-  const auto line = reported_of_a_first_step(false);
-  if (world().size() > 1 && line.empty()) return;  // another rank told us
-  EXPECT_NE(line.find("has been training step 1 for 1 s"), std::string::npos) << line;
+  const auto line = reported_during([](Watchdog& watchdog, std::future<std::string>& reported) {
+    watchdog.begin(Activity::training, 1, 1s);
+    EXPECT_EQ(reported.wait_for(test::stretched(60s)), std::future_status::ready);
+    world().barrier();
+  });
+  ASSERT_TRUE(line);
+  if (world().size() > 1 && line->empty()) return;  // another rank told us
+  EXPECT_NE(line->find("has been training step 1 for "), std::string::npos) << *line;
+  EXPECT_TRUE(line->ends_with(" s and makes no progress")) << *line;
 }
 
 TEST_F(LongActivity, WithProgressMayTakeAsLongAsItTakes) {
-  EXPECT_EQ(reported_of_a_first_step(true), "nothing");
+  double pause = 0;  // the longest one: above the limit if this thread gets no processor
+  const auto line = reported_during([&](Watchdog& watchdog, std::future<std::string>&) {
+    const auto begin = std::chrono::steady_clock::now();
+    watchdog.begin(Activity::training, 1, 1s);
+    for (auto last = begin; last < begin + 2s;) {
+      std::this_thread::sleep_for(20ms);
+      const auto now = std::chrono::steady_clock::now();
+      const bool ends = now > begin + 2s;
+      if (ends)
+        watchdog.begin(Activity::ending, 1);
+      else
+        watchdog.progress();
+      pause = std::max(pause, seconds_since(last));
+      last = now;
+    }
+  });
+  const bool in_time = world().max(pause < 1 ? 0 : 1) == 0;
+  EXPECT_TRUE(!line || !in_time) << *line;
 }
 
 class SilentRank : public testing::Test {
  protected:
   /// Checks that when rank 0 sends no heartbeat, the rank after it reports that, and the others
-  /// hear about it, rank by rank.
-  static void expect_alarm(const Watchdog::Limits& limits) {
+  /// hear about it, rank by rank. `limits` are those of rank 1; no other rank can be taken for
+  /// silent.
+  static void expect_alarm(Watchdog::Limits limits, bool in_a_collective = false) {
     if (world().size() == 1) GTEST_SKIP() << "needs another rank";
     const bool silent = world().rank() == 0;
+    if (world().rank() != 1) limits.silence = limits.silence_at_the_end = never;
+    if (silent) limits.interval = never;
     std::promise<std::string> alarm;
     auto reported = alarm.get_future();
     {
       Watchdog watchdog(
-          world(), [&](const Diagnosis& verdict) { alarm.set_value(verdict.line); },
-          silent ? Watchdog::Limits{3600s, 3600s} : limits);
+          world(), [&](const Diagnosis& verdict) { alarm.set_value(verdict.line); }, limits);
       watchdog.begin(Activity::training, 7);
+      world().barrier();
+      std::optional<InCollective> in;
+      if (in_a_collective) in.emplace(world().members(), "all-gather", "layers.3");
       if (!silent) {
-        ASSERT_EQ(reported.wait_for(20s), std::future_status::ready);
+        ASSERT_EQ(reported.wait_for(test::stretched(60s)), std::future_status::ready);
         const auto line = reported.get();
         if (world().rank() == 1) {
           EXPECT_NE(line.find("rank 0 on " + this_process().host), std::string::npos) << line;
@@ -129,16 +157,18 @@ class SilentRank : public testing::Test {
 };
 
 TEST_F(SilentRank, IsNamedByTheRankAfterIt) {
-  expect_alarm({20ms, 600ms});
+  expect_alarm({.interval = 20ms, .silence = 600ms});
 }
 
 TEST_F(SilentRank, IsFoundSoonerWhenTheJobIsBeingEnded) {
-  expect_alarm({20ms, 3600s, 300ms, [] { return true; }});
+  expect_alarm({.interval = 20ms, .silence = never, .silence_at_the_end = 300ms, .job_ends = [] {
+                  return true;
+                }});
 }
 
 TEST_F(SilentRank, IsNotTakenForACutLink) {
-  const InCollective in(world().members(), "all-gather", "layers.3");
-  expect_alarm({.interval = 20ms, .silence = 2500ms, .in_a_collective = 100ms, .answer = 500ms});
+  expect_alarm({.interval = 20ms, .silence = 1500ms, .in_a_collective = 100ms, .answer = 500ms},
+               true);
 }
 
 TEST(CollectivesInProgress, AreInTheOrderOfTheirCalls) {
@@ -177,23 +207,41 @@ class SilentHosts : public testing::Test {
   }
   void TearDown() override { this_process().host = host_; }
 
-  inline static const Watchdog::Limits limits{
-      .interval = 20ms, .silence = 1500ms, .in_a_collective = 60s, .answer = 400ms};
+  inline static const std::vector<std::string> hosts{"node0", "node1", "node2", "node3"};
+  inline static const Watchdog::Limits limits{.interval = 20ms, .silence = 1500ms, .answer = 400ms};
 
-  /// Returns this rank's report and its delay in seconds; for a silent rank an empty verdict.
-  static std::pair<Diagnosis, double> reported(const std::vector<int>& silent_ranks) {
+  struct Verdicts {
+    std::optional<Diagnosis> at_once, later;  ///< at the limit, and when the others have had time
+    HostSurvey::Findings findings;
+  };
+  /// Returns the verdicts of the rank after the last silent one, once it has found that so many
+  /// hosts answer; nothing on the other ranks.
+  static Verdicts verdicts(const std::vector<int>& silent_ranks, int reached) {
+    const auto group = world().duplicate();
+    HostSurvey survey(group, hosts, limits);
+    const int suspect = silent_ranks.back();
     const bool silent = std::ranges::count(silent_ranks, world().rank()) > 0;
-    std::promise<Diagnosis> alarm;
-    auto reported = alarm.get_future();
-    const auto begin = std::chrono::steady_clock::now();
-    Watchdog watchdog(
-        world(), [&](const Diagnosis& verdict) { alarm.set_value(verdict); },
-        silent ? Watchdog::Limits{3600s, 3600s} : limits);
-    watchdog.begin(Activity::training, 14);
-    std::pair<Diagnosis, double> result{{}, 0};
-    if (!silent && reported.wait_for(20s) == std::future_status::ready)
-      result = {reported.get(), to_seconds(std::chrono::steady_clock::now() - begin)};
-    world().barrier();
+    const bool asks = world().rank() == (suspect + 1) % 4;
+    test::Arrival arrival;
+    Verdicts result;
+    if (silent) {
+      arrival.come_and_wait();
+    } else {
+      arrival.poll_until([&] {
+        survey.poll(asks ? std::optional(suspect) : std::nullopt);
+        if (!asks || result.later) return true;
+        result.findings = survey.findings(suspect);
+        if (result.findings.reached != reached || !result.findings.suspect_is_silent) return false;
+        const auto at = [&](std::chrono::milliseconds silence) {
+          return survey.verdict({.rank = suspect, .silent = silence, .limit = limits.silence}, {},
+                                result.findings);
+        };
+        result.at_once = at(limits.silence + 1ms);
+        result.later = at(limits.silence + 251ms);
+        return true;
+      });
+    }
+    survey.shut_down(true);
     return result;
   }
 
@@ -202,48 +250,69 @@ class SilentHosts : public testing::Test {
 };
 
 TEST_F(SilentHosts, AreNamedByTheMajority) {
-  const auto [verdict, seconds] = reported({2});
-  if (world().rank() != 3) {
-    EXPECT_EQ(verdict.line, "");
-    return;
-  }
-  EXPECT_EQ(verdict.kind, "lost");
-  EXPECT_EQ(verdict.ranks, std::vector{2});
-  EXPECT_EQ(verdict.hosts, std::vector<std::string>{"node2"});
-  EXPECT_FALSE(verdict.of_minority);
-  EXPECT_TRUE(verdict.line.ends_with("; node2 answers no other host")) << verdict.line;
+  const auto verdict = verdicts({2}, 3).at_once;
+  if (world().rank() != 3) return;
+  ASSERT_TRUE(verdict);
+  EXPECT_EQ(verdict->kind, "lost");
+  EXPECT_EQ(verdict->ranks, std::vector{2});
+  EXPECT_EQ(verdict->hosts, std::vector<std::string>{"node2"});
+  EXPECT_FALSE(verdict->of_minority);
+  EXPECT_TRUE(verdict->line.ends_with("; node2 answers no other host")) << verdict->line;
 }
 
 TEST_F(SilentHosts, AreNotBlamedByAMinority) {
-  const auto [verdict, seconds] = reported({0, 1, 2});
+  const auto [at_once, later, findings] = verdicts({0, 1, 2}, 1);
   if (world().rank() != 3) return;
-  EXPECT_TRUE(verdict.of_minority);
-  EXPECT_EQ(verdict.ranks, std::vector<int>{});
-  EXPECT_TRUE(verdict.line.starts_with("rank 3 on node3 has heard from 1 of 4 hosts"))
-      << verdict.line;
-  EXPECT_GE(seconds, 1.75);  // the silence, and the time left to the others
+  EXPECT_EQ(findings.part, Part::minority);
+  EXPECT_FALSE(at_once) << "the others report first";
+  ASSERT_TRUE(later);
+  EXPECT_TRUE(later->of_minority);
+  EXPECT_EQ(later->ranks, std::vector<int>{});
+}
+
+TEST_F(SilentHosts, LetAMinorityEndItself) {
+  const bool silent = world().rank() != 3;
+  auto own_limits = limits;
+  if (silent) own_limits.interval = own_limits.silence = never;
+  std::promise<Diagnosis> alarm;
+  auto reported = alarm.get_future();
+  const auto begin = std::chrono::steady_clock::now();
+  Watchdog watchdog(
+      world(), [&](const Diagnosis& verdict) { alarm.set_value(verdict); }, own_limits);
+  watchdog.begin(Activity::training, 14);
+  if (!silent) {
+    EXPECT_EQ(reported.wait_for(test::stretched(60s)), std::future_status::ready);
+    EXPECT_GE(seconds_since(begin), 1.75);  // the silence, and the time left to the others
+    const auto verdict = reported.get();
+    EXPECT_TRUE(verdict.of_minority);
+    EXPECT_TRUE(verdict.line.starts_with("rank 3 on node3 has heard from 1 of 4 hosts"))
+        << verdict.line;
+  }
+  world().barrier();
 }
 
 TEST_F(SilentHosts, AreNamedAtOnceByTheHalfWithRank0) {
-  const auto [verdict, seconds] = reported({2, 3});
+  const auto verdict = verdicts({2, 3}, 2).at_once;
   if (world().rank() != 0) return;
-  EXPECT_EQ(verdict.ranks, std::vector{3});
-  EXPECT_FALSE(verdict.of_minority);
+  ASSERT_TRUE(verdict);
+  EXPECT_EQ(verdict->ranks, std::vector{3});
+  EXPECT_FALSE(verdict->of_minority);
   const auto* const end =
       "; node0 hears from 2 of 4 hosts, its own included: either side may be cut off";
-  EXPECT_TRUE(verdict.line.ends_with(end)) << verdict.line;
+  EXPECT_TRUE(verdict->line.ends_with(end)) << verdict->line;
 }
 
 TEST_F(SilentHosts, AreNamedLaterByTheOtherHalf) {
-  const auto [verdict, seconds] = reported({0, 1});
+  const auto [at_once, later, findings] = verdicts({0, 1}, 2);
   if (world().rank() != 2) return;
-  EXPECT_EQ(verdict.ranks, std::vector{1});
-  EXPECT_FALSE(verdict.of_minority);
-  EXPECT_GE(seconds, 1.75);
+  EXPECT_EQ(findings.part, Part::half);
+  EXPECT_FALSE(at_once);
+  ASSERT_TRUE(later);
+  EXPECT_EQ(later->ranks, std::vector{1});
+  EXPECT_FALSE(later->of_minority);
 }
 
 TEST_F(SilentHosts, AreNotLostIfOthersReachThem) {
-  const std::vector<std::string> hosts{"node0", "node1", "node2", "node3"};
   const HostSurvey survey(world(), hosts, limits);
   const int own = world().rank();
   const int other = (own + 3) % 4;
@@ -293,102 +362,132 @@ class HangDiagnosisTest : public testing::Test {
   void SetUp() override {
     if (world().size() == 1) GTEST_SKIP() << "needs another rank";
   }
-
-  inline static const Watchdog::Limits limits{
-      .interval = 20ms, .silence = 30s, .in_a_collective = 200ms, .answer = 1000ms};
   static int other() { return world().size() / 2; }
-
-  /// Runs a rank that sends heartbeats but answers no question, like one that cannot be reached,
-  /// until it receives the alarm.
-  static void run_without_answers() {
-    constexpr std::int64_t goodbye = -1;
-    constexpr std::int64_t alarm = -2;
-    const auto group = world().duplicate();
-    world().all_gather(this_process().host);
-    const auto send = [&](std::int64_t activity) {
-      std::array<std::int64_t, 2> heartbeat{activity, 0};
-      MPI_Send(heartbeat.data(), 2, MPI_INT64_T, (group.rank() + 1) % group.size(), 0,
-               native(group));
-    };
-    const auto receive = [&] {
-      std::array<std::int64_t, 2> heartbeat{};
-      MPI_Recv(heartbeat.data(), 2, MPI_INT64_T, (group.rank() + group.size() - 1) % group.size(),
-               0, native(group), MPI_STATUS_IGNORE);
-      return heartbeat[0];
-    };
-    do send(0);
-    while (receive() != alarm);
-    send(alarm);
-    for (int i = 0; i < 4; ++i) group.barrier();  // two each for the roll call and the survey
-    send(goodbye);
-    while (receive() != goodbye) continue;
-  }
 };
 
 TEST_F(HangDiagnosisTest, NamesBothEndsOfACutLink) {
+  const int own = world().rank();
+  const int previous = (own + world().size() - 1) % world().size();
+  std::optional<Diagnosis> verdict;
+  {
+    test::DiagnosisByHand hand(400ms);
+    const InCollective in(world().members(), "all-gather", "layers.3");
+    // Only the rank after the other one hears that it lives.
+    const HangDiagnosis::RankStatus mine{.activity = Activity::training,
+                                         .step = 14,
+                                         .stalled = 25,
+                                         .limit = 600,
+                                         .silence = previous == other() ? 0 : test::always_silent};
+    if (own == other()) {
+      hand.arrival.come_and_wait();
+    } else {
+      hand.arrival.poll_until([&] {
+        hand.diagnosis.poll(mine);
+        if (own == 0 && !verdict) verdict = hand.diagnosis.verdict();
+        return own != 0 || verdict;
+      });
+    }
+  }
+  if (own != 0) return;
+  ASSERT_TRUE(verdict);
+  EXPECT_EQ(verdict->ranks, (std::vector{0, other()}));
+  EXPECT_EQ(verdict->hosts, std::vector(2, this_process().host));
+  EXPECT_EQ(verdict->doing, "training step 14, in the all-gather of layers.3 along world");
+  EXPECT_NE(verdict->line.find("cannot reach each other"), std::string::npos) << verdict->line;
+}
+
+/// With more ranks, one that gets no processor could be taken for the end of a cut link.
+TEST_F(HangDiagnosisTest, ACutLinkBetweenTwoRanksRaisesTheAlarm) {
+  if (world().size() != 2) GTEST_SKIP() << "needs 2 ranks";
   const InCollective in(world().members(), "all-gather", "layers.3");
-  if (world().rank() == other()) return run_without_answers();
+  if (world().rank() == 1) return test::WatchdogByHand().only_live();
   std::promise<Diagnosis> alarm;
   auto reported = alarm.get_future();
   Watchdog watchdog(
-      world(), [&](const Diagnosis& verdict) { alarm.set_value(verdict); }, limits);
-  watchdog.begin(Activity::training, 14);
-  ASSERT_EQ(reported.wait_for(20s), std::future_status::ready);
-  const auto verdict = reported.get();
-  if (world().rank() != 0 && verdict.line.empty()) return;  // another rank told us
-  EXPECT_EQ(verdict.ranks,
-            (std::vector{std::min(world().rank(), other()), std::max(world().rank(), other())}));
-  EXPECT_EQ(verdict.hosts, std::vector(2, this_process().host));
-  EXPECT_EQ(verdict.doing, "training step 14, in the all-gather of layers.3 along world");
-  EXPECT_NE(verdict.line.find("cannot reach each other"), std::string::npos) << verdict.line;
+      world(), [&](const Diagnosis& verdict) { alarm.set_value(verdict); },
+      {.interval = 20ms, .silence = never, .in_a_collective = 200ms, .answer = 500ms});
+  watchdog.begin(Activity::training, 14, never);
+  ASSERT_EQ(reported.wait_for(test::stretched(60s)), std::future_status::ready);
+  EXPECT_EQ(reported.get().kind, "link");
 }
 
 class LateRank : public HangDiagnosisTest {
  protected:
-  /// The patience for a report that has to come, also on a busy machine, and for one that must not.
-  static constexpr std::chrono::seconds comes{40}, stays_away{4};
+  using Status = HangDiagnosis::RankStatus;
+  inline static const Status saving_too_long{Activity::saving, 20, 61, 60, test::always_silent};
+  inline static const Status saving{Activity::saving, 20, 61, 600, test::always_silent};
+  inline static const Status training{Activity::training, 21, 61, 600, test::always_silent};
+  /// For ranks that wait: they have time until they hear from the late one.
+  inline static const Watchdog::Limits limits{
+      .interval = 20ms, .silence = never, .in_a_collective = 200ms, .answer = 5000ms};
 
-  /// Returns the report, from a waiting rank or the late one, if there is one within `patience`.
-  /// The limit without progress is two seconds for waiting ranks and `limit` for the late one.
-  static std::optional<Diagnosis> reported(std::chrono::seconds patience,
-                                           std::chrono::seconds limit, bool progress,
-                                           int late_rank = other()) {
-    const bool late = world().rank() == late_rank;
-    std::promise<Diagnosis> alarm;
-    auto reported = alarm.get_future();
-    auto own_limits = limits;
-    if (late) own_limits.interval = 300ms;  // lets the others report
-    Watchdog watchdog(
-        world(), [&](const Diagnosis& verdict) { alarm.set_value(verdict); }, own_limits);
+  /// All ranks count their collectives.
+  static void come() { const InCollective in(world().members(), "all-gather", "layers.3"); }
+
+  /// Returns what this rank finds: for `finder` the verdict on the late rank, for the others
+  /// nothing.
+  static std::optional<Diagnosis> found_by(int finder, int late) {
+    std::optional<Diagnosis> verdict;
+    test::DiagnosisByHand hand(400ms);
     std::optional<InCollective> in;
-    if (!late) in.emplace(world().members(), "all-gather", "layers.3");
-    if (late)
-      watchdog.begin(Activity::saving, 20, limit);
-    else
-      watchdog.begin(Activity::training, 21, 2s);
-    const auto end = std::chrono::steady_clock::now() + patience;
-    while (std::chrono::steady_clock::now() < end &&
-           reported.wait_for(20ms) != std::future_status::ready)
-      if (late && progress) watchdog.progress();
-    const bool came = reported.wait_for(0s) == std::future_status::ready;
-    if (late) in.emplace(world().members(), "all-gather", "layers.3");
-    world().barrier();
-    return came ? std::optional(reported.get()) : std::nullopt;
+    if (world().rank() != late) in.emplace(world().members(), "all-gather", "layers.3");
+    hand.arrival.poll_until([&] {
+      hand.diagnosis.poll(world().rank() == late ? saving_too_long : training);
+      if (!verdict) verdict = hand.diagnosis.verdict();
+      return world().rank() != finder || verdict;
+    });
+    if (world().rank() == late) come();
+    return verdict;
+  }
+  static void expect_late(const Diagnosis& verdict, int late) {
+    EXPECT_EQ(verdict.kind, "late");
+    EXPECT_EQ(verdict.ranks, std::vector{late});
+    EXPECT_EQ(verdict.hosts, std::vector{this_process().host});
+    EXPECT_EQ(verdict.doing, "saving step 20");
+    const auto begin =
+        fmt::format("rank {} on {} has not come to the all-gather of layers.3 along world for ",
+                    late, this_process().host);
+    EXPECT_TRUE(verdict.line.starts_with(begin)) << verdict.line;
+    EXPECT_TRUE(verdict.line.ends_with(" s: it is saving step 20")) << verdict.line;
+  }
+
+  /// Checks that all ranks find that they wait for a late rank within its limit, and name nobody.
+  static void expect_patience(int late) {
+    test::DiagnosisByHand hand(200ms);
+    std::optional<InCollective> in;
+    if (world().rank() != late) in.emplace(world().members(), "all-gather", "layers.3");
+    hand.arrival.poll_until([&] {
+      hand.diagnosis.poll(world().rank() == late ? saving : training);
+      EXPECT_FALSE(hand.diagnosis.verdict());
+      return world().rank() == late || hand.diagnosis.waits_for_another();
+    });
+    if (world().rank() == late) come();
   }
 };
 
-TEST_F(LateRank, IsNamedByThoseThatWait) {
-  const auto verdict = reported(comes, 2s, /*progress=*/false);
-  ASSERT_TRUE(verdict);
-  if (world().rank() != 0 && verdict->line.empty()) return;
-  EXPECT_EQ(verdict->ranks, std::vector{other()});
-  EXPECT_EQ(verdict->doing, "saving step 20");
-  const auto begin = fmt::format(
-      "rank {} on {} has not come to the all-gather of layers.3 along "
-      "world for ",
-      other(), this_process().host);
-  EXPECT_TRUE(verdict->line.starts_with(begin)) << verdict->line;
-  EXPECT_TRUE(verdict->line.ends_with(" s: it is saving step 20")) << verdict->line;
+TEST_F(LateRank, IsNamedByTheFirstOfItsHost) {
+  const auto verdict = found_by(0, other());
+  EXPECT_EQ(verdict.has_value(), world().rank() == 0);
+  if (verdict) expect_late(*verdict, other());
+}
+
+TEST_F(LateRank, RaisesTheAlarm) {
+  if (world().rank() == other()) {
+    test::WatchdogByHand().answer(saving_too_long);
+    return come();
+  }
+  std::promise<Diagnosis> alarm;
+  auto reported = alarm.get_future();
+  Watchdog watchdog(
+      world(), [&](const Diagnosis& verdict) { alarm.set_value(verdict); }, limits);
+  watchdog.begin(Activity::training, 21, never);
+  const InCollective in(world().members(), "all-gather", "layers.3");
+  ASSERT_EQ(reported.wait_for(test::stretched(60s)), std::future_status::ready);
+  const auto verdict = reported.get();
+  if (world().rank() == 0)
+    expect_late(verdict, other());
+  else
+    EXPECT_EQ(verdict.line, "");
 }
 
 /// The ranks wait in the collectives themselves: all of them within a node, and between nodes only
@@ -413,20 +512,24 @@ TEST_F(LateRank, IsNamedInExchangesBetweenPeers) {
       return axis.send_recv(received, (world().rank() + size - 1) % size, sent,
                             (world().rank() + 1) % size, {});
     };
-    const bool late = world().rank() == other();
+    if (world().rank() == other()) {
+      test::WatchdogByHand watchdog;
+      watchdog.answer(saving_too_long);
+      world().barrier();  // this rank joins once all have heard the alarm
+      exchange().wait();
+      world().barrier();
+      continue;
+    }
     std::promise<Diagnosis> alarm;
     auto reported = alarm.get_future();
-    auto own_limits = limits;
-    if (late) own_limits.interval = 300ms;  // lets the others report
     {
       Watchdog watchdog(
-          world(), [&](const Diagnosis& verdict) { alarm.set_value(verdict); }, own_limits);
-      const bool waits = !send_recv || (world().rank() + size - 1) % size == other();
-      watchdog.begin(late ? Activity::saving : Activity::training, 21, late || waits ? 2s : 600s);
-      const auto event = late ? device::Event() : exchange();
-      ASSERT_EQ(reported.wait_for(20s), std::future_status::ready);
-      world().barrier();  // the late rank joins once all have heard the alarm
-      (late ? exchange() : event).wait();
+          world(), [&](const Diagnosis& verdict) { alarm.set_value(verdict); }, limits);
+      watchdog.begin(Activity::training, 21, never);
+      const auto event = exchange();
+      ASSERT_EQ(reported.wait_for(test::stretched(60s)), std::future_status::ready);
+      world().barrier();
+      event.wait();
       world().barrier();
     }
     const auto verdict = reported.get();
@@ -448,12 +551,15 @@ TEST_F(LateRank, IsNamedIfOnlyItsGpuHasNotCome) {
   auto stream = device::Stream::worker();
   std::promise<Diagnosis> alarm;
   auto reported = alarm.get_future();
-  auto own_limits = limits;
-  if (late) own_limits.interval = 300ms;  // lets the others report
   {
-    Watchdog watchdog(
-        world(), [&](const Diagnosis& verdict) { alarm.set_value(verdict); }, own_limits);
-    watchdog.begin(Activity::training, 21, 2s);
+    std::optional<Watchdog> watchdog;
+    std::optional<test::WatchdogByHand> by_hand;
+    if (late)
+      by_hand.emplace();
+    else
+      watchdog.emplace(
+          world(), [&](const Diagnosis& verdict) { alarm.set_value(verdict); }, limits);
+    if (watchdog) watchdog->begin(Activity::training, 21, never);
     if (late) stream.run([&] { kernel_ends.get_future().wait(); });
     auto& queued = QueuedCollectives::instance();
     const auto call = CollectiveCall::of("all-gather", "layers.3", "bf16", 4096);
@@ -461,13 +567,17 @@ TEST_F(LateRank, IsNamedIfOnlyItsGpuHasNotCome) {
     const auto number = queued.begin(members, call, ticket, stream.record());
     stream.run([&] { collective_ends.get_future().wait(); });
     queued.end(members->id, number, stream.record());
-    EXPECT_EQ(reported.wait_for(comes), std::future_status::ready);
+    if (late)
+      by_hand->answer({Activity::training, 21, 61, 60, test::always_silent});
+    else
+      EXPECT_EQ(reported.wait_for(test::stretched(60s)), std::future_status::ready);
     world().barrier();  // all have heard the alarm
     kernel_ends.set_value();
     collective_ends.set_value();
     stream.record().wait();
     queued.poll();
   }
+  if (late) return;
   const auto verdict = reported.get();
   if (verdict.line.empty()) return;  // another rank told us
   EXPECT_EQ(verdict.kind, "late");
@@ -477,11 +587,7 @@ TEST_F(LateRank, IsNamedIfOnlyItsGpuHasNotCome) {
 }
 
 TEST_F(LateRank, IsNotNamedWithinItsOwnLimit) {
-  EXPECT_FALSE(reported(stays_away, 600s, /*progress=*/false));
-}
-
-TEST_F(LateRank, IsNotNamedWhileItMakesProgress) {
-  EXPECT_FALSE(reported(stays_away, 1s, /*progress=*/true));
+  expect_patience(other());
 }
 
 /// A fixture with two ranks on each of two hosts; the last one is late, and only rank 2 asks it.
@@ -498,19 +604,13 @@ class LateRankOfTwoHosts : public LateRank {
 };
 
 TEST_F(LateRankOfTwoHosts, IsNamedByTheFirstOnItsHost) {
-  const auto verdict = reported(comes, 2s, /*progress=*/false, 3);
-  ASSERT_TRUE(verdict);
-  if (world().rank() != 2) {
-    EXPECT_EQ(verdict->line, "");
-    return;
-  }
-  EXPECT_EQ(verdict->ranks, std::vector{3});
-  EXPECT_EQ(verdict->hosts, std::vector<std::string>{"node2"});
-  EXPECT_EQ(verdict->doing, "saving step 20");
+  const auto verdict = found_by(2, 3);
+  EXPECT_EQ(verdict.has_value(), world().rank() == 2);
+  if (verdict) expect_late(*verdict, 3);
 }
 
 TEST_F(LateRankOfTwoHosts, KeepsTheOtherHostWaitingToo) {
-  EXPECT_FALSE(reported(stays_away, 600s, /*progress=*/false, 3));
+  expect_patience(3);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <exception>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -182,7 +183,7 @@ struct Watchdog::Watch {
     const auto now = Clock::now();
     const std::lock_guard lock(mutex);
     return {static_cast<Activity>(doing.activity), doing.step, to_seconds(now - since), limit,
-            to_seconds(now - last_received)};
+            heard ? to_seconds(now - *heard) : std::numeric_limits<double>::infinity()};
   }
 
   void send_heartbeat() {
@@ -226,7 +227,7 @@ struct Watchdog::Watch {
       check(MPI_Test(&receiving, &done, MPI_STATUS_IGNORE), "a heartbeat");
       if (done == 0) return;
       last_heartbeat = incoming;
-      last_received = Clock::now();
+      heard = last_received = Clock::now();
       if (last_heartbeat.activity != Heartbeat::goodbye) post_receive();
       if (last_heartbeat.activity == Heartbeat::alarm) return;
     }
@@ -309,7 +310,8 @@ struct Watchdog::Watch {
   Heartbeat last_heartbeat;  ///< received from the previous rank
   MPI_Request sending = MPI_REQUEST_NULL;
   MPI_Request receiving = MPI_REQUEST_NULL;
-  Clock::time_point last_received = Clock::now();
+  Clock::time_point last_received = Clock::now();  ///< or when the clocks were restarted
+  std::optional<Clock::time_point> heard;  ///< the previous rank, which is then known to have lived
 
   std::mutex mutex;  ///< guards the alarm and this rank's activity
   Heartbeat doing{static_cast<std::int64_t>(Activity::starting), 0};
