@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "data/data_options.hpp"
+#include "source_file.hpp"
 #include "temporary_folder.hpp"
 #include "tokenizer/tokenizer.hpp"
 
@@ -21,7 +22,7 @@ class EndTokens : public testing::Test {
   }
   std::int32_t id(const char* token) { return *tokenizer->special_token(token); }
 
-  const std::string qwen = LLAMESH_GOLDEN "/qwen.json";
+  const std::string qwen = test::source_file("tests/tokenizer/golden/qwen.json");
   const std::shared_ptr<const tokenizer::Tokenizer> tokenizer = tokenizer::open_tokenizer(qwen);
   const test::TemporaryFolder folder;
 };

@@ -7,6 +7,7 @@
 
 #include "app/commands/commands.hpp"
 #include "hostile_files.hpp"
+#include "source_file.hpp"
 #include "support.hpp"
 #include "temporary_folder.hpp"
 
@@ -117,9 +118,7 @@ TEST(Json, VerifyFindsCutFilesAndNumbersThatAreNotFinite) {
 TEST(Verify, ComparesAFoldersWeightsWithItsConfig) {
   const TemporaryFolder folder;
   const auto hf = folder.path("hf"), config_json = folder.path("hf/config.json");
-  std::filesystem::copy(std::filesystem::path(__FILE__).parent_path().parent_path() / "model" /
-                            "golden" / "hf" / "gqa_8_2",
-                        hf);
+  std::filesystem::copy(test::source_file("tests/model/golden/hf/gqa_8_2"), hf);
   const auto damage = [&] {
     const auto found = printed([&] { return verify(hf, Output::json); });
     EXPECT_EQ(found.code, found.json["good"] == true ? 0 : 74);

@@ -8,14 +8,14 @@
 #include "core/error.hpp"
 #include "model/causal_lm.hpp"
 #include "model/golden.hpp"
+#include "source_file.hpp"
 #include "support.hpp"
 
 namespace llamesh::app {
 namespace {
 
 std::string folder(const char* name) {
-  return std::filesystem::path(__FILE__).parent_path().parent_path() / "model" / "golden" / "hf" /
-         name;
+  return test::source_file("tests/model/golden/hf/") + name;
 }
 
 comm::ParallelDims divided_among(int ranks) {

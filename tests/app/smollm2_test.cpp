@@ -10,6 +10,7 @@
 #include "app/loaded_model.hpp"
 #include "model/decoder.hpp"
 #include "model/sampling.hpp"
+#include "source_file.hpp"
 #include "tokenizer/tokenizer.hpp"
 
 namespace llamesh::app {
@@ -25,7 +26,7 @@ class SmolLM2 : public ::testing::Test {
     if (folder == nullptr) GTEST_SKIP() << "LLAMESH_SMOLLM2 names no folder of its weights";
     model_ = std::make_unique<LoadedModel>(folder, DType::f32);
     tokenizer_ = tokenizer::open_tokenizer(model_->data.tokenizer);
-    std::ifstream in(LLAMESH_SMOLLM2_GOLDEN);
+    std::ifstream in(test::source_file("tests/app/smollm2/golden.json"));
     golden_ = nlohmann::json::parse(in);
     prompt_ = golden_["prompt_ids"].get<Ids>();
   }

@@ -2,12 +2,13 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <array>
 #include <chrono>
+#include <cstdio>
 #include <fstream>
 #include <future>
-#include <sstream>
-#include <thread>
 
 #include "app/commands/commands.hpp"
 #include "hostile_files.hpp"
@@ -307,18 +308,30 @@ TEST_F(Status, OfAFolderOfRunsListsThem) {
 TEST_F(Status, WatchingSaysWhatHappensUntilTheEnd) {
   write_state({.steps = 2});
   hold_lease();
-  auto run = std::async(std::launch::async, [this] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(500));
-    write("metrics.jsonl", step_line(1, 5, 10));
-    std::this_thread::sleep_for(std::chrono::milliseconds(3500));
-    write_state({.phase = RunPhase::done, .step = 2, .steps = 2});
-  });
-  testing::internal::CaptureStdout();
-  EXPECT_EQ(status(folder_.string(), Output::json, Watch::yes), 0);
-  std::istringstream out(testing::internal::GetCapturedStdout());
+  std::array<int, 2> ends{};  // of a pipe that takes the place of stdout
+  ASSERT_EQ(pipe(ends.data()), 0);
+  std::fflush(stdout);
+  const int own_stdout = dup(STDOUT_FILENO);
+  dup2(ends[1], STDOUT_FILENO);
+  close(ends[1]);
+  // The run goes on whenever a line has said where it is.
   std::vector<std::string> phases;
-  for (std::string line; std::getline(out, line);)
-    phases.push_back(Json::parse(line)["phase"].dump() + " " + Json::parse(line)["step"].dump());
+  auto run = std::async(std::launch::async, [&] {
+    FILE* out = fdopen(ends[0], "r");
+    std::array<char, 4096> line{};
+    while (std::fgets(line.data(), line.size(), out) != nullptr) {
+      const auto said = Json::parse(line.data());
+      phases.push_back(said["phase"].dump() + " " + said["step"].dump());
+      if (phases.size() == 1) write("metrics.jsonl", step_line(1, 5, 10));
+      if (phases.size() == 2) write_state({.phase = RunPhase::done, .step = 2, .steps = 2});
+    }
+    std::fclose(out);
+  });
+  EXPECT_EQ(status(folder_.string(), Output::json, Watch::yes), 0);
+  std::fflush(stdout);
+  dup2(own_stdout, STDOUT_FILENO);  // closes the pipe's last end: the reader ends
+  close(own_stdout);
+  run.wait();
   EXPECT_EQ(phases, (std::vector<std::string>{"\"running\" 0", "\"running\" 1", "\"done\" 2"}));
 }
 

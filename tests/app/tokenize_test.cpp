@@ -7,6 +7,7 @@
 
 #include "../data/files.hpp"
 #include "data/token_stream.hpp"
+#include "source_file.hpp"
 #include "tokenizer/tokenizer.hpp"
 
 namespace llamesh::app {
@@ -15,7 +16,7 @@ namespace {
 using Ids = std::vector<std::int32_t>;
 using test::TemporaryFolder;
 
-const std::string llama2 = LLAMESH_GOLDEN "/llama2.json";
+const std::string llama2 = test::source_file("tests/tokenizer/golden/llama2.json");
 
 Ids read(const std::string& file) {
   data::DataOptions options;

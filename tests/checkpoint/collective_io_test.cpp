@@ -6,6 +6,7 @@
 #include "checkpoint/h5.hpp"
 #include "comm/diagnosis/watchdog.hpp"
 #include "fixture.hpp"
+#include "patience.hpp"
 
 namespace llamesh::test {
 namespace {
@@ -35,13 +36,13 @@ class CollectiveIo : public testing::Test {
     auto reported = alarm.get_future();
     comm::Watchdog watchdog(
         world(), [&](const Diagnosis& verdict) { alarm.set_value(verdict); },
-        {.interval = late ? 300ms : 20ms,  // slower, so that the others report it
+        {.interval = late ? 1000ms : 20ms,  // slower, so that the others report it
          .silence = 30s,
          .in_a_collective = 200ms,
-         .answer = 1000ms});
+         .answer = test::stretched(30s)});
     watchdog.begin(comm::Activity::saving, 20, 2s);
     const auto come_late = [&] {
-      reported.wait_for(20s);
+      reported.wait_for(test::stretched(60s));
       std::this_thread::sleep_for(500ms);  // time for the alarm to reach the waiting ranks
     };
     std::optional<File> file;
@@ -49,8 +50,9 @@ class CollectiveIo : public testing::Test {
     agree_or_abort(world(), "opening", [&] { file = File::open_to_fill(path_, world(), {}); });
     if (late && late_to == LateTo::closing) come_late();
     agree_or_abort(world(), "closing", [&] { file->close(); });
-    return reported.wait_for(20s) == std::future_status::ready ? reported.get()
-                                                               : Diagnosis{"none", {}, {}, {}};
+    return reported.wait_for(test::stretched(60s)) == std::future_status::ready
+               ? reported.get()
+               : Diagnosis{"none", {}, {}, {}};
   }
   void expect_named(const Diagnosis& verdict, const std::string& collective) const {
     if (world().rank() != 0 && verdict.line.empty()) return;  // another rank told us

@@ -7,6 +7,7 @@
 #include "comm/mesh/topology.hpp"
 #include "config/inputs.hpp"
 #include "model/parameters.hpp"
+#include "source_file.hpp"
 #include "train/run/setup.hpp"
 
 // Checks known model shapes against their published parameter counts, and every run input that
@@ -15,8 +16,7 @@
 namespace llamesh {
 namespace {
 
-const auto inputs_folder =
-    std::filesystem::path(__FILE__).parent_path().parent_path().parent_path() / "inputs";
+const std::filesystem::path inputs_folder = test::source_file("inputs");
 
 /// Those of Llama as published, the others as transformers counts them on its meta device.
 TEST(HfModels, HaveTheKnownNumbersOfParameters) {

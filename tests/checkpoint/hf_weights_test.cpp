@@ -13,14 +13,14 @@
 #include "hostile_files.hpp"
 #include "model/config_json.hpp"
 #include "model/golden.hpp"
+#include "source_file.hpp"
 
 namespace llamesh::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
 
-const auto golden_folder =
-    fs::path(__FILE__).parent_path().parent_path() / "model" / "golden" / "hf";
+const fs::path golden_folder = test::source_file("tests/model/golden/hf");
 
 /// Counts this rank's model numbers that differ from `expected` (parameter name, element).
 template <class Expected>

@@ -10,6 +10,7 @@
 #include "checkpoint/state_reader.hpp"
 #include "fixture.hpp"
 #include "model/config_json.hpp"
+#include "source_file.hpp"
 
 namespace llamesh::test {
 namespace {
@@ -146,8 +147,7 @@ TEST(Placements, AFlippedBitInAColumnIsFound) {
 }
 
 TEST(Placements, WeightsOfAHuggingFaceFolderAreTheSameOnEveryMesh) {
-  const auto folder = std::filesystem::path(__FILE__).parent_path().parent_path() / "model" /
-                      "golden" / "hf" / "gqa_8_2";
+  const std::filesystem::path folder = test::source_file("tests/model/golden/hf/gqa_8_2");
   const auto config = model::read_config_json(folder);
   for (const auto by : {checkpoint::ReadBy::rank0, checkpoint::ReadBy::each_rank})
     for (const auto placements : {cut_in_turn, cut_in_another_turn, cut_twice}) {

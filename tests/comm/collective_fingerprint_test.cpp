@@ -12,6 +12,7 @@
 #include "comm/mesh/device_mesh.hpp"
 #include "comm/mesh/session.hpp"
 #include "core/process.hpp"
+#include "patience.hpp"
 #include "support.hpp"
 
 namespace llamesh::comm {
@@ -249,15 +250,17 @@ TEST(RanksInDifferentCollectives, AreNamedByTheDiagnosis) {
   std::promise<Diagnosis> alarm;
   auto reported = alarm.get_future();
   {
-    Watchdog watchdog(
-        world(), [&](const Diagnosis& verdict) { alarm.set_value(verdict); },
-        {.interval = 20ms, .silence = 30s, .in_a_collective = 200ms, .answer = 1000ms});
+    Watchdog watchdog(world(), [&](const Diagnosis& verdict) { alarm.set_value(verdict); },
+                      {.interval = 20ms,
+                       .silence = 30s,
+                       .in_a_collective = 200ms,
+                       .answer = test::stretched(30s)});
     watchdog.begin(Activity::training, 14);
     const auto both = world().duplicate();  // like all ranks, another thread is in one of these
     const InCollective in_both(both.members(), "all-gather", "layers.1");
     const InCollective in(world().members(), differs ? "all-gather" : "reduce-scatter",
                           differs ? "layers.2" : "layers.1");
-    ASSERT_EQ(reported.wait_for(20s), std::future_status::ready);
+    ASSERT_EQ(reported.wait_for(test::stretched(60s)), std::future_status::ready);
     std::this_thread::sleep_for(200ms);  // time for the alarm to reach the others
   }
   const auto verdict = reported.get();

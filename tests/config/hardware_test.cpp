@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "core/file.hpp"
+#include "source_file.hpp"
 #include "support.hpp"
 #include "temporary_folder.hpp"
 
@@ -10,7 +11,7 @@ namespace llamesh::config {
 namespace {
 
 std::string built_in(const std::string& name) {
-  return read_file(std::string(LLAMESH_INPUTS) + "/hardware/" + name + ".yaml", 1 << 20);
+  return read_file(test::source_file("inputs/hardware/") + name + ".yaml", 1 << 20);
 }
 
 std::string replaced(std::string text, const std::string& what, const std::string& by) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "source_file.hpp"
 #include "support.hpp"
 #include "temporary_folder.hpp"
 
@@ -276,19 +277,19 @@ TEST_F(ModelFile, ErrorsNameTheFileThatIsWrong) {
 
 TEST(Inputs, TheFilesOfTheRepositoryAreGood) {
   int files = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(LLAMESH_INPUTS)) {
+  for (const auto& entry : std::filesystem::directory_iterator(test::source_file("inputs"))) {
     if (entry.path().extension() != ".yaml") continue;
     SCOPED_TRACE(entry.path().string());
     std::vector<std::string> overrides;
     if (entry.path().stem() == "continue")  // its model comes from the command line
-      overrides = {"model.file=" LLAMESH_INPUTS "/models/llama-tiny.yaml"};
+      overrides = {"model.file=" + test::source_file("inputs/models/llama-tiny.yaml")};
     const Inputs in = load_inputs(entry.path().string(), overrides);
     EXPECT_EQ(to_yaml(parse_inputs(to_yaml(in), "printed")), to_yaml(in));
     EXPECT_EQ(in.run.name, entry.path().stem().string());
     ++files;
   }
   EXPECT_GE(files, 3);
-  for (const auto& entry : std::filesystem::directory_iterator(LLAMESH_INPUTS "/models"))
+  for (const auto& entry : std::filesystem::directory_iterator(test::source_file("inputs/models")))
     EXPECT_NO_THROW(parse_inputs(minimal, "f", {"model.file=" + entry.path().string()}))
         << entry.path();
 }

@@ -5,6 +5,7 @@
 #include "config/include.hpp"
 #include "config/inputs.hpp"
 #include "sharding/compile_spec.hpp"
+#include "source_file.hpp"
 #include "support.hpp"
 #include "temporary_folder.hpp"
 
@@ -113,7 +114,7 @@ TEST(SpecInput, TheFilesOfOursAreWhatTheySay) {
   const comm::ParallelDims data_only({{"replicate", 2}, {"shard", 2}});
   const comm::ParallelDims three_axes({{"replicate", 2}, {"shard", 2}, {"tensor", 2}});
   const auto compiled = [&](const char* file, const comm::ParallelDims& dims) {
-    const auto path = fmt::format("{}/specs/{}.yaml", LLAMESH_INPUTS, file);
+    const auto path = test::source_file(fmt::format("inputs/specs/{}.yaml", file));
     return sharding::compile(read("", {"sharding.spec=" + path}), table, dims, whole);
   };
   const auto builtin = [&](sharding::ResidualLayout residual, const comm::ParallelDims& dims) {

@@ -9,6 +9,7 @@
 
 #include "config/inputs.hpp"
 #include "config/key_writer.hpp"
+#include "source_file.hpp"
 #include "support.hpp"
 
 namespace llamesh::config {
@@ -164,7 +165,7 @@ std::string mutated(std::string text, std::mt19937& random) {
 }
 
 TEST(Inputs, MutatedFilesParseOrGiveAUserError) {
-  std::ifstream file(LLAMESH_INPUTS "/tiny.yaml");
+  std::ifstream file(test::source_file("inputs/tiny.yaml"));
   const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
   ASSERT_GT(text.size(), 1000U);
   constexpr unsigned seed = 2024;
@@ -174,7 +175,7 @@ TEST(Inputs, MutatedFilesParseOrGiveAUserError) {
   for (int i = 0; i < 1500; ++i) {
     const std::string variant = mutated(text, random);
     try {
-      const Inputs inputs = parse_inputs(variant, LLAMESH_INPUTS "/tiny.yaml");
+      const Inputs inputs = parse_inputs(variant, test::source_file("inputs/tiny.yaml"));
       EXPECT_EQ(to_yaml(parse_inputs(to_yaml(inputs), "again")), to_yaml(inputs)) << variant;
       ++good;
     } catch (const Error& error) {

@@ -12,6 +12,7 @@
 #include "core/hash.hpp"
 #include "data/encode_jsonl.hpp"
 #include "files.hpp"
+#include "source_file.hpp"
 
 namespace llamesh::data {
 namespace {
@@ -102,7 +103,7 @@ std::string rendered_group(ChatTemplate chat_template, std::uint64_t group) {
 }
 
 TEST(ChatTemplate, AThousandConversationsAreAsTransformersRendersThem) {
-  std::ifstream file(LLAMESH_CHAT_GOLDEN "/chat_golden.tsv");
+  std::ifstream file(test::source_file("tests/data/golden/chat_golden.tsv"));
   std::size_t templates = 0, known = 0;
   for (std::string line; std::getline(file, line);) {
     std::istringstream words(line);
@@ -177,7 +178,7 @@ const std::string talk = R"({"messages": [{"role": "user", "content": "In the be
     {"role": "assistant", "content": "was without form,\n\nand void"}]})";
 
 TEST(ChatTemplate, TokensAreAsTransformersMakesThem) {
-  std::ifstream file(LLAMESH_CHAT_GOLDEN "/chat_golden.tsv");
+  std::ifstream file(test::source_file("tests/data/golden/chat_golden.tsv"));
   int compared = 0;
   for (std::string line; std::getline(file, line);) {
     std::istringstream words(line);
@@ -186,7 +187,8 @@ TEST(ChatTemplate, TokensAreAsTransformersMakesThem) {
     if (what != "ids") continue;
     Ids ids;
     for (std::int32_t id; words >> id;) ids.push_back(id);
-    const auto options = tokenized_by(LLAMESH_GOLDEN "/" + tokenizer, named(name));
+    const auto options =
+        tokenized_by(test::source_file("tests/tokenizer/golden/" + tokenizer), named(name));
     EXPECT_EQ(encoded_chat(options, talk).ids, ids) << name;
     ++compared;
   }
@@ -213,7 +215,8 @@ std::string loss_text(const std::string& tokenizer, const EncodedDocument& docum
 // The turn after an answer's EOS has the tokens of a text behind any special token.
 TEST(ChatTemplate, APlainTurnBeginsBehindASpecialToken) {
   for (const std::string file : {"llama2.json", "prefix.json", "metaspace.json", "llama3.json"}) {
-    const auto options = tokenized_by(LLAMESH_GOLDEN "/" + file, ChatTemplate::plain);
+    const auto options =
+        tokenized_by(test::source_file("tests/tokenizer/golden/" + file), ChatTemplate::plain);
     const auto tokenizer = tokenizer::open_tokenizer(options.tokenizer);
     const auto special = document_tokens(*tokenizer, options);
     const std::vector<ChatMessage> messages{
@@ -238,7 +241,8 @@ TEST(ChatTemplate, KnowsTheTokenThatEndsAnAnswer) {
 }
 
 TEST(ChatTemplate, TheMaskCoversExactlyTheOtherTokens) {
-  const std::string qwen = LLAMESH_GOLDEN "/qwen.json", llama2 = LLAMESH_GOLDEN "/llama2.json";
+  const std::string qwen = test::source_file("tests/tokenizer/golden/qwen.json"),
+                    llama2 = test::source_file("tests/tokenizer/golden/llama2.json");
   EXPECT_EQ(loss_text(qwen, encoded_chat(tokenized_by(qwen, ChatTemplate::chatml), talk)),
             "[God created the heaven<|im_end|>][was without form,\n\nand void<|im_end|>]");
   EXPECT_EQ(loss_text(llama2, encoded_chat(tokenized_by(llama2, ChatTemplate::llama2), talk)),
@@ -265,7 +269,7 @@ TEST(ChatTemplate, ContentNeverBecomesASpecialToken) {
                {"gpt2.json", ChatTemplate::plain, 1},
                {"llama3.json", ChatTemplate::plain, 1}};
   for (const auto& [file, chat_template, count] : cases) {
-    const std::string name = std::string(LLAMESH_GOLDEN "/") + file;
+    const std::string name = test::source_file("tests/tokenizer/golden/") + file;
     const auto tokenizer = tokenizer::open_tokenizer(name);
     Ids special;
     for (const char* text : {"<s>", "</s>", "[INST]", "[/INST]", "<|im_start|>", "<|im_end|>",
@@ -290,7 +294,7 @@ TEST(ChatTemplate, ContentNeverBecomesASpecialToken) {
 
 /// Returns gpt2.json with these added tokens, none of which it calls special.
 std::string with_added_tokens(const std::vector<std::string>& tokens) {
-  std::ifstream file(LLAMESH_GOLDEN "/gpt2.json");
+  std::ifstream file(test::source_file("tests/tokenizer/golden/gpt2.json"));
   auto json = nlohmann::json::parse(file);
   auto& added = json.at("added_tokens");
   for (std::size_t i = 0; i < tokens.size(); ++i) {
@@ -327,7 +331,7 @@ TEST(ChatTemplate, ItsTokensNeedNotBeSpecialToTheTokenizer) {
 }
 
 TEST(ChatTemplate, ATokenizerWithoutItsTokensIsRefused) {
-  const std::string gpt2 = LLAMESH_GOLDEN "/gpt2.json";
+  const std::string gpt2 = test::source_file("tests/tokenizer/golden/gpt2.json");
   EXPECT_ERROR(encoded_chat(tokenized_by(gpt2, ChatTemplate::chatml), talk),
                "'c.jsonl', line 3: the chat template chatml needs the special token "
                "'<|im_start|>', which the tokenizer lacks");

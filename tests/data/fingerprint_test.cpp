@@ -7,6 +7,7 @@
 
 #include "data/training_data.hpp"
 #include "files.hpp"
+#include "source_file.hpp"
 
 namespace llamesh::data {
 namespace {
@@ -15,7 +16,7 @@ namespace fs = std::filesystem;
 using test::bytes_of;
 using test::TemporaryFolder;
 
-const std::string golden = LLAMESH_GOLDEN;
+const std::string golden = test::source_file("tests/tokenizer/golden");
 
 std::uint64_t sample_of(const std::vector<std::uint8_t>& bytes, std::size_t piece_bytes) {
   RunningHash hash;

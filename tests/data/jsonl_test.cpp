@@ -6,6 +6,7 @@
 
 #include "data/encode_jsonl.hpp"
 #include "files.hpp"
+#include "source_file.hpp"
 
 namespace llamesh::data {
 namespace {
@@ -13,8 +14,8 @@ namespace {
 using Ids = std::vector<std::int32_t>;
 using Edges = std::vector<std::int64_t>;
 const std::string file_name = "f.jsonl";
-const std::string llama2 = LLAMESH_GOLDEN "/llama2.json";
-const std::string gpt2 = LLAMESH_GOLDEN "/gpt2.json";
+const std::string llama2 = test::source_file("tests/tokenizer/golden/llama2.json");
+const std::string gpt2 = test::source_file("tests/tokenizer/golden/gpt2.json");
 
 DataOptions with_tokenizer(const std::string& tokenizer) {
   DataOptions options;

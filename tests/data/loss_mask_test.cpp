@@ -10,6 +10,7 @@
 #include "data/token_file.hpp"
 #include "data/training_data.hpp"
 #include "files.hpp"
+#include "source_file.hpp"
 
 namespace llamesh::data {
 namespace {
@@ -18,7 +19,8 @@ namespace fs = std::filesystem;
 using test::TemporaryFolder;
 using Ids = std::vector<std::int32_t>;
 
-const std::string numpy_files = LLAMESH_CHAT_GOLDEN;  // made by NumPy: make_numpy_golden.py
+const std::string numpy_files =
+    test::source_file("tests/data/golden");  // made by NumPy: make_numpy_golden.py
 
 DataOptions options_of(Format format) {
   DataOptions options;

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "files.hpp"
+#include "source_file.hpp"
 
 namespace llamesh::data {
 namespace {
@@ -180,7 +181,7 @@ TEST(TokenStream, AFileThatWasCutOffLeavesNothingToTheNext) {
 TEST(TokenStream, TextHasThePrefixAndSuffixTokensOfItsTokenizer) {
   const TemporaryFolder folder;
   DataOptions options;
-  options.tokenizer = LLAMESH_GOLDEN "/llama2.json";
+  options.tokenizer = test::source_file("tests/tokenizer/golden/llama2.json");
   const std::vector<std::string> names = {folder.write("a", "the heaven"),
                                           folder.write("b", "and")};
   const auto tokenizer = tokenizer::open_tokenizer(options.tokenizer);

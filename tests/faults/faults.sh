@@ -17,9 +17,8 @@ this_shell=$(readlink "/proc/$$/exe")
 # Hide a Slurm job around the tests.
 for variable in $(compgen -e SLURM_); do unset "$variable"; done
 
-# A rank that is frozen is found after this many seconds. On a busy machine one that is not may get no processor for long.
-LLAMESH_SILENCE=$(stretched 10)
-export LLAMESH_SILENCE
+# A rank that is frozen is found after this many seconds, not after 30.
+export LLAMESH_SILENCE=10
 
 # processes: lists the ids of everything that runs in the work folder (the ranks and their mpirun)
 # except our shells

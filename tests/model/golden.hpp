@@ -17,6 +17,7 @@
 #include "model/family.hpp"
 #include "model/lora.hpp"
 #include "model/state_dict.hpp"
+#include "source_file.hpp"
 
 namespace llamesh::test {
 
@@ -103,7 +104,7 @@ class Golden {
 
 /// Loads a model's golden file by its name in make_golden.py.
 inline Golden load_golden(const std::string& model) {
-  return Golden(std::filesystem::path(__FILE__).parent_path() / "golden" / model);
+  return Golden(test::source_file("tests/model/golden/") + model);
 }
 
 /// Returns the model config for a golden file.

@@ -7,6 +7,7 @@
 #include "core/file.hpp"
 #include "core/hash.hpp"
 #include "runs/whole_run.hpp"
+#include "source_file.hpp"
 #include "support.hpp"
 #include "train/run/resume.hpp"
 
@@ -101,7 +102,7 @@ TEST_F(ChangedData, IsGoneOnWithUnderAnotherName) {
 TEST_F(ChangedData, IsNoticedByTheTokenizer) {
   const auto tokenizer = folder_.path() / "tokenizer.json";
   const auto take = [&](const char* name) {
-    replace(tokenizer, text_of(fs::path(LLAMESH_GOLDEN) / name));
+    replace(tokenizer, text_of(test::source_file("tests/tokenizer/golden/") + name));
   };
   take("gpt2.json");
   in_.data.tokenizer = tokenizer.string();
@@ -152,7 +153,8 @@ TEST_F(ChangedData, IsNotWhatCountsInTheLoss) {
 
 TEST_F(ChangedData, IsNoticedByTheChatTemplate) {
   in_.data.format = data::Format::jsonl;
-  in_.data.tokenizer = LLAMESH_GOLDEN "/qwen.json";  // a folder without a template
+  in_.data.tokenizer =
+      test::source_file("tests/tokenizer/golden/qwen.json");  // a folder without a template
   in_.model.vocab_size = 1000;
   std::string lines;
   for (int i = 0; i < 40; ++i)

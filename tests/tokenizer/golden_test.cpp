@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "data/files.hpp"
+#include "source_file.hpp"
 #include "tokenizer/tokenizer.hpp"
 
 namespace llamesh::tokenizer {
@@ -28,7 +29,7 @@ std::string from_hex(const std::string& hex) {
 }
 
 std::vector<Expectation> read_expectations() {
-  std::ifstream in(LLAMESH_GOLDEN "/golden.tsv");
+  std::ifstream in(test::source_file("tests/tokenizer/golden/golden.tsv"));
   std::vector<Expectation> all;
   std::string line;
   std::string text;
@@ -53,7 +54,7 @@ std::vector<Expectation> read_expectations() {
 std::shared_ptr<const Tokenizer> open(const std::string& file) {
   static std::map<std::string, std::shared_ptr<const Tokenizer>> opened;
   auto& tokenizer = opened[file];
-  if (!tokenizer) tokenizer = open_tokenizer(std::string(LLAMESH_GOLDEN "/") + file);
+  if (!tokenizer) tokenizer = open_tokenizer(test::source_file("tests/tokenizer/golden/") + file);
   return tokenizer;
 }
 

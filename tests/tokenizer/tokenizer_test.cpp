@@ -10,6 +10,7 @@
 #include <random>
 
 #include "data/files.hpp"
+#include "source_file.hpp"
 #include "support.hpp"
 
 namespace llamesh::tokenizer {
@@ -23,7 +24,7 @@ const std::vector<std::string> files = {"gpt2.json",      "llama3.json",  "digit
                                         "metaspace.json", "bpe.model",    "unigram.model"};
 
 std::string golden(const std::string& file) {
-  return std::string(LLAMESH_GOLDEN "/") + file;
+  return test::source_file("tests/tokenizer/golden/") + file;
 }
 
 /// Returns words, lines, punctuation and invalid UTF-8 in a random order for each seed.

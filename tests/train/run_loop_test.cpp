@@ -471,7 +471,7 @@ TEST(RunLoop, DoesNotTrainWhereTheWalltimeIsTooShortToSave) {
   const SharedFolder folder;
   const auto in = inputs_in(folder.path());
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const auto end = std::chrono::duration_cast<std::chrono::seconds>(now).count() + 30;
+  const auto end = std::chrono::duration_cast<std::chrono::seconds>(now).count() + 50;
   setenv("SLURM_JOB_END_TIME", std::to_string(end).c_str(), 1);
   EXPECT_EQ(run_with(in), ExitCode::stopped_early);
   unsetenv("SLURM_JOB_END_TIME");

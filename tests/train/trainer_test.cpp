@@ -197,14 +197,15 @@ TEST(Trainer, AStepOfALateRankIsExposedOnTheOthers) {
   const test::TemporaryFolder folder;
   SmallTrainer trainer(inputs_in(folder));
   trainer->train_step();
-  constexpr double late = 0.2;
+  constexpr double late = 1;
   int micro_batches = 0;
   const auto record = trainer->train_step([&] {
     if (world().rank() == 0 && ++micro_batches == 1)
       std::this_thread::sleep_for(std::chrono::duration<double>(late));
   });
   const double others = world().size() - 1.0;
-  EXPECT_GE(exposed_of(record), 0.8 * late * others / world().size());
+  // Half, since on a busy machine the others are late as well.
+  EXPECT_GE(exposed_of(record), 0.5 * late * others / world().size());
   EXPECT_GE(record.seconds, late);
 }
 
