@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <fstream>
@@ -120,25 +119,6 @@ TEST_F(FlightRecord, IsThisProcessAloneWithoutItsFile) {
       FlightRecorder::instance().asked(*members_, CollectiveCall::of("barrier", ""));
   EXPECT_NE(at(read(), ticket).ticket, ticket);
   EXPECT_FALSE(FlightRecorder::instance().keep_in(folder_.path() / "missing/record", {}));
-}
-
-TEST_F(FlightRecord, TakesLittleOfACollective) {
-  constexpr int collectives = 100'000;
-  auto best = std::chrono::nanoseconds::max();
-  for (int round = 0; round < 5; ++round) {
-    const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < collectives; ++i) {
-      auto& recorder = FlightRecorder::instance();
-      const auto ticket = recorder.asked(
-          *members_, CollectiveCall::of("reduce-scatter", "model.layers.3", "fp32", 1));
-      recorder.started(ticket, i);
-      recorder.finished(ticket);
-    }
-    best = std::min(
-        best, std::chrono::nanoseconds(std::chrono::steady_clock::now() - start) / collectives);
-  }
-  std::printf("%lld ns for a collective\n", static_cast<long long>(best.count()));
-  EXPECT_LT(best.count(), 20'000);  // 0.2 us on an idle core
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 // Input that is not a tokenizer, or an unsupported one, is rejected by name.
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "data/files.hpp"
@@ -70,16 +69,15 @@ TEST(TokenizerRefusals, PatternsWithoutEnd) {
                "t.json.pre_tokenizer: more than 16 patterns");
 }
 
-/// Looks up many ids among many tokens: with a linear search, seconds become hours.
-TEST(TokenizerRefusals, ALongTemplateIsReadInTime) {
+/// Looks up many ids among many tokens: with a linear search, this would run into the test's time
+/// limit.
+TEST(TokenizerRefusals, ALongTemplateIsRead) {
   json tokenizer = read("llama3.json");
   auto& vocabulary = tokenizer["model"]["vocab"];
   for (int i = 2000; i < 60'000; ++i) vocabulary["more " + std::to_string(i)] = i;
   auto& ids = tokenizer["post_processor"]["special_tokens"]["<|begin|>"]["ids"];
   for (int i = 2000; i < 60'000; ++i) ids.push_back(i);
-  const auto begin = std::chrono::steady_clock::now();
   EXPECT_EQ(parse_hugging_face("t.json", tokenizer.dump(), "")->prefix_ids().size(), 58'001U);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
 }
 
 TEST(TokenizerRefusals, MalformedFilesAreExplained) {
