@@ -39,6 +39,7 @@ PrintedPlan printed(const PlanArguments& arguments) {
   return {code, Json::parse(testing::internal::GetCapturedStdout())};
 }
 
+/// With work that grows with the square of the ranks, this would run into the test's time limit.
 TEST(Plan, OfManyRanks) {
   const auto arguments = cluster("llama3.1-405b-2048x8", 16384);
   const auto [code, json] = printed(arguments);

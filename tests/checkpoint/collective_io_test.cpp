@@ -1,12 +1,13 @@
 #include "checkpoint/state_writer.hpp"
 
 #include <future>
-#include <thread>
+#include <optional>
 
 #include "checkpoint/h5.hpp"
 #include "comm/diagnosis/watchdog.hpp"
 #include "fixture.hpp"
 #include "patience.hpp"
+#include "watchdog_by_hand.hpp"
 
 namespace llamesh::test {
 namespace {
@@ -29,37 +30,40 @@ class CollectiveIo : public testing::Test {
   }
   static int late_rank() { return world().size() / 2; }
 
-  /// Returns this rank's watchdog report while the file is opened and closed.
-  Diagnosis reported(LateTo late_to) {
-    const bool late = world().rank() == late_rank();
+  /// Returns this rank's watchdog report while the file is opened and closed; nothing on the late
+  /// rank.
+  std::optional<Diagnosis> reported(LateTo late_to) {
+    std::optional<File> file;
+    const auto open = [&] {
+      agree_or_abort(world(), "opening", [&] { file = File::open_to_fill(path_, world(), {}); });
+    };
+    const auto close = [&] { agree_or_abort(world(), "closing", [&] { file->close(); }); };
+    if (world().rank() == late_rank()) {
+      WatchdogByHand watchdog;
+      if (late_to == LateTo::closing) open();
+      watchdog.answer({comm::Activity::saving, 20, 61, 60, always_silent});
+      if (late_to == LateTo::opening) open();
+      close();
+      return {};
+    }
     std::promise<Diagnosis> alarm;
     auto reported = alarm.get_future();
     comm::Watchdog watchdog(
         world(), [&](const Diagnosis& verdict) { alarm.set_value(verdict); },
-        {.interval = late ? 1000ms : 20ms,  // slower, so that the others report it
-         .silence = 30s,
-         .in_a_collective = 200ms,
-         .answer = test::stretched(30s)});
-    watchdog.begin(comm::Activity::saving, 20, 2s);
-    const auto come_late = [&] {
-      reported.wait_for(test::stretched(60s));
-      std::this_thread::sleep_for(500ms);  // time for the alarm to reach the waiting ranks
-    };
-    std::optional<File> file;
-    if (late && late_to == LateTo::opening) come_late();
-    agree_or_abort(world(), "opening", [&] { file = File::open_to_fill(path_, world(), {}); });
-    if (late && late_to == LateTo::closing) come_late();
-    agree_or_abort(world(), "closing", [&] { file->close(); });
-    return reported.wait_for(test::stretched(60s)) == std::future_status::ready
-               ? reported.get()
-               : Diagnosis{"none", {}, {}, {}};
+        {.interval = 20ms, .silence = never, .in_a_collective = 200ms, .answer = 5000ms});
+    watchdog.begin(comm::Activity::saving, 20, never);
+    open();
+    close();
+    EXPECT_EQ(reported.wait_for(stretched(60s)), std::future_status::ready);
+    return reported.get();
   }
-  void expect_named(const Diagnosis& verdict, const std::string& collective) const {
-    if (world().rank() != 0 && verdict.line.empty()) return;  // another rank told us
-    EXPECT_EQ(verdict.ranks, std::vector{late_rank()});
-    EXPECT_NE(verdict.line.find(" has not come to the " + collective + " for "), std::string::npos)
-        << verdict.line;
-    EXPECT_TRUE(verdict.line.ends_with(" s: it is saving step 20")) << verdict.line;
+  void expect_named(const std::optional<Diagnosis>& verdict, const std::string& collective) const {
+    if (!verdict || verdict->line.empty()) return;  // another rank told us
+    EXPECT_EQ(verdict->kind, "late");
+    EXPECT_EQ(verdict->ranks, std::vector{late_rank()});
+    EXPECT_NE(verdict->line.find(" has not come to the " + collective + " for "), std::string::npos)
+        << verdict->line;
+    EXPECT_TRUE(verdict->line.ends_with(" s: it is saving step 20")) << verdict->line;
   }
 
   Folder folder_;

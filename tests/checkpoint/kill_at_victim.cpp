@@ -54,7 +54,8 @@ int main(int count, char** arguments) {
   try {
     return llamesh::run(arguments[1], std::atoi(arguments[2]), count > 3);
   } catch (const llamesh::comm::PeerFailure& error) {
-    std::this_thread::sleep_for(std::chrono::seconds(1));  // the failed rank leaves first
+    // The failed rank leaves first; mpirun then ends this one.
+    std::this_thread::sleep_for(std::chrono::seconds(60));
     return static_cast<int>(error.code());
   } catch (const llamesh::Error& error) {
     fmt::print("{}\n", error.what());

@@ -12,8 +12,8 @@
 #include "comm/mesh/device_mesh.hpp"
 #include "comm/mesh/session.hpp"
 #include "core/process.hpp"
-#include "patience.hpp"
 #include "support.hpp"
+#include "watchdog_by_hand.hpp"
 
 namespace llamesh::comm {
 namespace {
@@ -247,26 +247,25 @@ TEST(RanksInDifferentCollectives, AreNamedByTheDiagnosis) {
   if (world().size() == 1) GTEST_SKIP() << "needs another rank";
   const int other = world().size() / 2;
   const bool differs = world().rank() == other;
-  std::promise<Diagnosis> alarm;
-  auto reported = alarm.get_future();
+  const auto expected = world().size() > 2 ? std::vector{other} : std::vector{0, 1};
+  Diagnosis verdict;
   {
-    Watchdog watchdog(world(), [&](const Diagnosis& verdict) { alarm.set_value(verdict); },
-                      {.interval = 20ms,
-                       .silence = 30s,
-                       .in_a_collective = 200ms,
-                       .answer = test::stretched(30s)});
-    watchdog.begin(Activity::training, 14);
+    test::DiagnosisByHand hand(400ms);
     const auto both = world().duplicate();  // like all ranks, another thread is in one of these
     const InCollective in_both(both.members(), "all-gather", "layers.1");
     const InCollective in(world().members(), differs ? "all-gather" : "reduce-scatter",
                           differs ? "layers.2" : "layers.1");
-    ASSERT_EQ(reported.wait_for(test::stretched(60s)), std::future_status::ready);
-    std::this_thread::sleep_for(200ms);  // time for the alarm to reach the others
+    hand.arrival.poll_until([&] {
+      if (verdict.ranks == expected) return true;
+      hand.diagnosis.poll({Activity::training, 14, 1, 600, test::always_silent});
+      // Rank 0 blames both until enough ranks have answered.
+      if (auto now = hand.diagnosis.verdict(); now && world().rank() == 0) verdict = *now;
+      return world().rank() != 0;
+    });
   }
-  const auto verdict = reported.get();
-  if (world().rank() != 0 && verdict.line.empty()) return;  // another rank told us
+  if (world().rank() != 0) return;
   EXPECT_EQ(verdict.kind, "order");
-  EXPECT_EQ(verdict.ranks, world().size() > 2 ? std::vector<int>{other} : (std::vector<int>{0, 1}));
+  EXPECT_EQ(verdict.ranks, expected);
   EXPECT_EQ(verdict.axis, "world");
   EXPECT_EQ(verdict.step, 14);
   for (const auto* part : {"in the reduce-scatter of layers.1 along world",

@@ -69,13 +69,15 @@ TEST_F(Energy, GoesOnWhereACounterWraps) {
 }
 
 TEST_F(Energy, IsUnknownWhereACounterJumps) {
-  two_packages("200000000000", "0");
+  two_packages("800000000000000", "0");
+  // With this range, each jump would take the largest power hours.
+  write("class/powercap/intel-rapl:0/max_energy_range_uj", "1000000000000000");
   EnergyMeter meter(true, root());
-  for (const char* jump : {"1000000000", "150000000000", "3000000000"}) {
+  for (const char* jump : {"1000000000000", "500000000000000", "3000000000000"}) {
     two_packages(jump, "0");
     EXPECT_EQ(meter.joules(), std::nullopt) << jump;
   }
-  two_packages("3001000000", "0");
+  two_packages("3000001000000", "0");
   EXPECT_NEAR(meter.joules().value_or(-1), 1.0, 1e-9);
 }
 

