@@ -1,22 +1,24 @@
 #!/usr/bin/env bash
 # Builds what the tests of one preset need and runs them. scripts/test_verdict.sh reads the outcome from
 # the folder build/PRESET/runs/NAME, with the NAME "tests" by default. Ends with 8 if a test has failed.
-#   scripts/test_preset.sh [--as NAME] [--folders LIST] [--no-build] [--list] PRESET [CTEST-OPTION...]
+#   scripts/test_preset.sh [--as NAME] [--folders LIST] [--whole] [--no-build] [--list] PRESET [CTEST-OPTION...]
 #     --folders   for a sanitizer: only tests from these folders of tests/, e.g. "comm data"
+#     --whole     for asan: each test on one and on two ranks
 #     --no-build  everything is built
 #     --list      only configures, and prints the names of the tests that would run
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-list=no build=yes name=tests
+list=no build=yes name=tests label=asan
 folders=(app checkpoint comm config core cuda_emulator data device fuzz gpu model ops optim plan runs sharding storage tokenizer train)
 while [[ ${1:-} == --* ]]; do
   case $1 in
     --as) name=$2; shift 2 ;;
     --folders) read -ra folders <<<"${2//cuda_fake/}"; shift 2 ;;  # that one is for the preset ci-cuda
     --no-build) build=no; shift ;;
+    --whole) label=unit; shift ;;
     --list) list=yes; shift ;;
-    *) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    *) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2 ;;
   esac
 done
 preset=${1:?"usage: scripts/test_preset.sh [OPTION...] PRESET [CTEST-OPTION...]"}
@@ -26,12 +28,10 @@ shift
 any_of() { (IFS='|'; echo "^($*)"); }
 targets=() selection=()
 case $preset in
-  # AddressSanitizer runs tests on one and two ranks. It leaves out long plans, a second pass over the kernels, and the
-  # long comparison of strategies (poison trains with each of them). The longest tests run on two ranks only, which
-  # covers what one rank does.
+  # AddressSanitizer runs each test on one or two ranks, but not long plans.
   asan)
     targets=("${folders[@]/#/tests_}")
-    selection=(-L unit -R "$(any_of "${folders[@]}")/.*@[12]$" -E '^runs/(strategies|(bf16_weights|changed_data|expert_balance|footprint|frozen|lora|optimizers|poison|replay)@1)|^runs/(resume|trace)@1|^train/run_loop@1|^app/plan@1|_by_mma@1') ;;
+    selection=(-L "$label" -R "$(any_of "${folders[@]}")/.*@[12]$" -E '^app/plan@1') ;;
   # ThreadSanitizer does not know libgomp, which runs the kernels' threads. So it runs the tests that start threads of
   # our own. Most whole runs start the same threads: a few of them are enough.
   tsan)
