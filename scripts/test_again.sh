@@ -6,7 +6,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/sanitizer_options.sh
 source scripts/own_tmpdir.sh
-export LLAMESH_MPI_TIMEOUT=${LLAMESH_MPI_TIMEOUT:-1200}
 
 for run in "$@"; do
   folder=build/${run%/*}/runs/${run#*/}

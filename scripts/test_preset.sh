@@ -67,8 +67,7 @@ rm -rf "$run"
 mkdir -p "$run"
 echo "subdirs(\"$PWD/build/$preset/tests\")" >"$run/CTestTestfile.cmake"
 
-# Limits only end what hangs: far above what anything takes on a busy machine.
-export LLAMESH_MPI_TIMEOUT=${LLAMESH_MPI_TIMEOUT:-1200}
+# The limit only ends what hangs: it is far above what anything takes on a busy machine.
 # A test of N ranks takes N of the slots, so that ranks of different tests do not crowd each other;
 # those that wait more than they compute take one, and there are two slots more than there are
 # processors.

@@ -9,6 +9,8 @@ export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 # Ranks may come to MPI_Init late on a busy machine. Still below the limits at which tests end what hangs, since llamesh says
 # what it waits for.
 export LLAMESH_MPI_TIMEOUT="${LLAMESH_MPI_TIMEOUT:-240}"
+# Ranks that wait leave the processors to other tests, also where there are no more ranks than processors.
+export OMPI_MCA_mpi_yield_when_idle=1
 command -v ssh >/dev/null 2>&1 || export OMPI_MCA_plm=isolated   # mpirun looks for an ssh otherwise
 [ "$ranks" = 1 ] && [ -z "$LLAMESH_TEST_MPIRUN" ] && exec "$@"
 [ -n "$LLAMESH_MPIRUN" ] && exec "$LLAMESH_MPIRUN" -n "$ranks" "$@"

@@ -7,7 +7,7 @@ folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 give_up() { echo "FAILED: $1"; cat "$folder/log"; exit 1; }
 
-"$mpirun" 2 "$llamesh" bench hardware --seconds 0.1 --output "$folder/node.yaml" > "$folder/log" 2>&1 || give_up "measuring"
+"$mpirun" 2 "$llamesh" bench hardware --seconds 1 --output "$folder/node.yaml" > "$folder/log" 2>&1 || give_up "measuring"
 [[ $(ls -A "$folder") == $'log\nnode.yaml' ]] || give_up "files are left: $(ls -A "$folder")"
 for key in 'ranks: 2' disk linear attention adamw all-gather reduce-scatter all-reduce; do
   grep -q "$key" "$folder/node.yaml" || give_up "the file has no $key"
@@ -21,6 +21,6 @@ plan --ranks 2 --ranks-per-node 1; code=$?
 [[ $code == 78 ]] && grep -q 'was measured with 2 ranks per node, but the plan has 1' "$folder/log" || give_up "another number of ranks: $code"
 
 # An existing file stays.
-"$mpirun" 2 "$llamesh" bench hardware --seconds 0.1 --output "$folder/node.yaml" > "$folder/log" 2>&1; code=$?
+"$mpirun" 2 "$llamesh" bench hardware --seconds 1 --output "$folder/node.yaml" > "$folder/log" 2>&1; code=$?
 [[ $code == 78 && $(grep -c 'llamesh: ' "$folder/log") == 1 ]] || give_up "an existing file: exit code $code"
 exit 0

@@ -12,6 +12,7 @@ source "$here/scenarios.sh"
 on_cluster 14 "$0" "$@"
 begin=$SECONDS
 export LLAMESH_SILENCE=10  # seconds until a rank counts as lost, 30 by default
+export LLAMESH_MPI_TIMEOUT=240  # on a busy machine ranks may come to MPI_Init late
 # The nodes are one machine, whose processors belong to ranks that compute, not to those that wait.
 export OMPI_MCA_mpi_yield_when_idle=1
 
