@@ -121,7 +121,6 @@ struct Watchdog::Watch {
   void poll_until(const std::stop_token& stop) {
     std::mutex sleeping;
     std::condition_variable_any wake;
-    auto last_poll = Clock::now();
     while (!stop.stop_requested()) {
       std::unique_lock lock(sleeping);
       wake.wait_for(lock, stop, limits.interval, [] { return false; });
@@ -129,7 +128,7 @@ struct Watchdog::Watch {
       // A process that was itself stopped for a while (a suspended job) must not blame the others.
       const auto now = Clock::now();
       if (now - last_poll > limits.interval + limits.silence / 6) restart_clocks(now);
-      last_poll = now;
+      last_poll = now;  // all that follows counts from it: the process may be stopped at any point
       FlightRecorder::instance().tick();
       send_heartbeat();
       receive_heartbeats();
@@ -180,10 +179,9 @@ struct Watchdog::Watch {
   }
 
   HangDiagnosis::RankStatus status() {
-    const auto now = Clock::now();
     const std::lock_guard lock(mutex);
-    return {static_cast<Activity>(doing.activity), doing.step, to_seconds(now - since), limit,
-            heard ? to_seconds(now - *heard) : std::numeric_limits<double>::infinity()};
+    return {static_cast<Activity>(doing.activity), doing.step, to_seconds(last_poll - since), limit,
+            heard ? to_seconds(last_poll - *heard) : std::numeric_limits<double>::infinity()};
   }
 
   void send_heartbeat() {
@@ -246,7 +244,7 @@ struct Watchdog::Watch {
 
   /// The previous rank's silence so far.
   Clock::duration silent_for() const {
-    return receiving == MPI_REQUEST_NULL ? Clock::duration::zero() : Clock::now() - last_received;
+    return receiving == MPI_REQUEST_NULL ? Clock::duration::zero() : last_poll - last_received;
   }
 
   HostSurvey::SilentRank silent_rank() const {
@@ -310,7 +308,8 @@ struct Watchdog::Watch {
   Heartbeat last_heartbeat;  ///< received from the previous rank
   MPI_Request sending = MPI_REQUEST_NULL;
   MPI_Request receiving = MPI_REQUEST_NULL;
-  Clock::time_point last_received = Clock::now();  ///< or when the clocks were restarted
+  Clock::time_point last_poll = Clock::now();
+  Clock::time_point last_received = last_poll;  ///< or when the clocks were restarted
   std::optional<Clock::time_point> heard;  ///< the previous rank, which is then known to have lived
 
   std::mutex mutex;  ///< guards the alarm and this rank's activity
