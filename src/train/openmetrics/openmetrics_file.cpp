@@ -36,15 +36,16 @@ std::string number_text(double value) {
   return fmt::format("{}", value);
 }
 
-/// Text under construction. Metrics of one name follow each other, below their HELP and TYPE.
+/// Text under construction. Metrics of one family follow each other, below their HELP and TYPE.
 class Exposition {
  public:
   explicit Exposition(const std::string& run) : run_(escaped_label(run)) {}
 
-  /// Begins a metric; type is "gauge" or "counter".
-  void begin(std::string_view name, std::string_view type, std::string_view help) {
-    name_ = name;
-    text_ += fmt::format("# HELP {0} {1}\n# TYPE {0} {2}\n", name, help, type);
+  /// Begins a family of gauges.
+  void begin(std::string_view name, std::string_view help) { begin(name, "gauge", help, ""); }
+  /// Begins a family of counters, whose samples are called NAME_total.
+  void begin_counter(std::string_view name, std::string_view help) {
+    begin(name, "counter", help, "_total");
   }
   /// Adds a value, with one more label if `label` is not empty.
   void add(double value, std::string_view label = {}, std::string_view label_value = {}) {
@@ -53,19 +54,25 @@ class Exposition {
     text_ += fmt::format("}} {}\n", number_text(value));
   }
   void gauge(std::string_view name, std::string_view help, double value) {
-    begin(name, "gauge", help);
+    begin(name, help);
     add(value);
   }
-  std::string text() && { return std::move(text_); }
+  std::string text() && { return std::move(text_) + "# EOF\n"; }
 
  private:
+  void begin(std::string_view name, std::string_view type, std::string_view help,
+             std::string_view suffix) {
+    name_ = fmt::format("{}{}", name, suffix);
+    text_ += fmt::format("# HELP {0} {1}\n# TYPE {0} {2}\n", name, help, type);
+  }
+
   std::string run_;
   std::string name_;
   std::string text_;
 };
 
 void add_run(Exposition& out, const RunGauges& run) {
-  out.begin("llamesh_build_info", "gauge", "The program's version, as a label.");
+  out.begin("llamesh_build_info", "The program's version, as a label.");
   out.add(1, "version", version());
   out.gauge("llamesh_running", "1 while the run trains, 0 once it has ended.", run.running ? 1 : 0);
   out.gauge("llamesh_step", "Steps done.", static_cast<double>(run.step));
@@ -79,15 +86,15 @@ void add_run(Exposition& out, const RunGauges& run) {
     out.gauge("llamesh_memory_checkpoint_step", "Step of this start's newest memory checkpoint.",
               static_cast<double>(run.memory_step));
   if (!run.validation_losses.empty())
-    out.begin("llamesh_validation_loss", "gauge", "Validation loss, nats per token.");
+    out.begin("llamesh_validation_loss", "Validation loss, nats per token.");
   for (const auto& [set, loss] : run.validation_losses)
     out.add(loss, set == default_validation_set ? "" : "set", set);
   if (run.joules) {
-    out.begin("llamesh_energy_joules_total", "counter", "Energy that all starts have used.");
+    out.begin_counter("llamesh_energy_joules", "Energy that all starts have used.");
     out.add(*run.joules);
   }
   if (const auto share = run.goodput.share()) {
-    out.begin("llamesh_time_seconds", "gauge", "Where the time of all starts went.");
+    out.begin("llamesh_time_seconds", "Where the time of all starts went.");
     for (const auto& [part, seconds] : run.goodput.parts()) out.add(seconds, "part", part);
     out.gauge("llamesh_goodput_ratio", "Share of it in steps that count, 0 to 1.", *share);
   }
@@ -99,7 +106,7 @@ void add_step(Exposition& out, const StepRecord& r) {
   out.gauge("llamesh_loss", "Loss of the latest step, nats per token.", r.loss);
   out.gauge("llamesh_grad_norm", "Gradient norm before clipping.", r.grad_norm);
   out.gauge("llamesh_learning_rate", "Learning rate.", r.lr);
-  out.begin("llamesh_tokens_total", "counter", "Tokens trained on since the start of the run.");
+  out.begin_counter("llamesh_tokens", "Tokens trained on since the start of the run.");
   out.add(static_cast<double>(r.tokens));
   out.gauge("llamesh_tokens_per_second", "Training speed over all ranks.", r.tokens_per_second);
   out.gauge("llamesh_step_seconds", "Duration of the latest step.", r.seconds);
@@ -111,7 +118,7 @@ void add_step(Exposition& out, const StepRecord& r) {
     out.gauge("llamesh_tokens_per_joule", "Tokens of the latest step per joule.",
               r.tokens_per_joule);
   if (r.exposed.empty() || r.seconds <= 0) return;
-  out.begin("llamesh_exposed_ratio", "gauge",
+  out.begin("llamesh_exposed_ratio",
             "Share of the step in which ranks waited for communication along an axis, 0 to 1.");
   for (const auto& [axis, seconds] : r.exposed) out.add(seconds / r.seconds, "axis", axis);
 }

@@ -25,8 +25,9 @@ struct RunGauges {
   Goodput goodput = {};               ///< RunState::goodput
 };
 
-/// Formats a run in Prometheus' text format 0.0.4, which node_exporter's textfile collector reads.
-/// (It does not read OpenMetrics: no `# EOF`, `_total` is part of a counter's name, no timestamps.)
+/// Formats a run in the OpenMetrics text format 1.0, without timestamps. To Prometheus' text format
+/// 0.0.4, which node_exporter's textfile collector reads, it is valid too: `# EOF` is a comment
+/// there, and a counter is untyped, since its type is that of the name without `_total`.
 /// `record`: the latest step, null before the first. Unknown values have no line. Pure.
 std::string to_openmetrics(const RunGauges& run, const StepRecord* record);
 
