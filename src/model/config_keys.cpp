@@ -1,5 +1,8 @@
 #include "model/config_keys.hpp"
 
+#include <fmt/ranges.h>
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -12,9 +15,22 @@ namespace {
 /// Far above every model and far below sizes whose product would overflow.
 constexpr std::int64_t max_size = std::int64_t{1} << 24U;
 
+/// Returns true for the values by which files say that a feature is not in use.
+bool is_off(const ConfigKeys::Json& value) {
+  if (value.is_string() || value.is_structured()) return value.empty() || value == "";
+  return value == false || value == 0;
+}
+
+/// Logs a line that every read of the same file would repeat.
+void log_once(const std::string& line) {
+  static std::set<std::string> logged;
+  if (logged.insert(line).second) spdlog::info(line);
+}
+
 }  // namespace
 
 const ConfigKeys::Json* ConfigKeys::find(const char* key) const {
+  known_.insert(key);
   const auto found = json_.find(key);
   return found == json_.end() || found->is_null() ? nullptr : &*found;
 }
@@ -81,6 +97,30 @@ ConfigKeys ConfigKeys::object(const char* key) const {
 std::string ConfigKeys::shown(const char* key) const {
   const auto* value = find(key);
   return value ? excerpt(value->dump(-1, ' ', true, Json::error_handler_t::replace)) : "missing";
+}
+
+const char* ConfigKeys::either(const char* name, const char* other) const {
+  const auto *a = find(name), *b = find(other);
+  validate(a == nullptr || b == nullptr || *a == *b, "{}: {} is {}, but {}, the same key, is {}",
+           name_, name, shown(name), other, shown(other));
+  return a == nullptr && b != nullptr ? other : name;
+}
+
+void ConfigKeys::refuse_unknown(std::span<const std::string_view> harmless) const {
+  std::vector<std::string> off;
+  for (const auto& [key, value] : json_.items()) {
+    if (value.is_null() || known_.contains(key)) continue;
+    if (std::ranges::find(harmless, key) != harmless.end()) continue;
+    validate(is_off(value),
+             "{}: {} is {}, and llamesh does not know this key; remove it if the model is the same "
+             "without it",
+             name_, excerpt(key),
+             excerpt(value.dump(-1, ' ', true, Json::error_handler_t::replace)));
+    off.push_back(excerpt(key));
+  }
+  if (off.empty()) return;
+  log_once(fmt::format("{}: llamesh ignores keys that are off: {}", name_,
+                       excerpt(fmt::format("{}", fmt::join(off, ", ")))));
 }
 
 }  // namespace llamesh::model

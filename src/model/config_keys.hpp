@@ -1,14 +1,19 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace llamesh::model {
 
 /// Keys of an object in config.json, which is untrusted. Every fault is a user error that begins
-/// with the object's name and the key. A null key counts as absent. Borrows the object.
+/// with the object's name and the key. A null key counts as absent. Borrows the object, and
+/// remembers which keys were asked for.
 class ConfigKeys {
  public:
   using Json = nlohmann::ordered_json;
@@ -19,7 +24,7 @@ class ConfigKeys {
   bool has(const char* key) const { return find(key) != nullptr; }
   bool is_null(const char* key) const {
     const auto found = json_.find(key);
-    return found != json_.end() && found->is_null();
+    return find(key) == nullptr && found != json_.end();
   }
   /// Returns null if the key is absent.
   const Json* find(const char* key) const;
@@ -46,12 +51,23 @@ class ConfigKeys {
   ConfigKeys object(const char* key) const;
   /// Formats a value for messages; an absent key is "missing".
   std::string shown(const char* key) const;
+  /// Returns the one of two names for the same key that is present; `name` if neither is. Refuses
+  /// two different values.
+  const char* either(const char* name, const char* other) const;
+  /// Takes keys whose values leave the model as it is.
+  void ignore(std::initializer_list<const char*> keys) const {
+    known_.insert(keys.begin(), keys.end());
+  }
+  /// Refuses a key that was not asked for, unless it is among `harmless`. Keys that only say that
+  /// something is off (false, 0, empty) are not refused, but logged once. Call it last.
+  void refuse_unknown(std::span<const std::string_view> harmless = {}) const;
 
  private:
   const Json& get(const char* key) const;
 
   const Json& json_;
   std::string name_;
+  mutable std::set<std::string, std::less<>> known_;
 };
 
 }  // namespace llamesh::model

@@ -29,8 +29,11 @@ struct Family {
   void (*read_config)(const ConfigKeys& keys, ModelConfig& config);
   /// Adds the keys that transformers needs to build the same model.
   void (*write_config)(const ModelConfig& config, nlohmann::ordered_json& json);
-  /// Throws a user error that names a key of a config, resolved but for this check, that the family
-  /// cannot compute.
+  /// Returns true for the keys of ModelConfig that the family has, of those that not every family
+  /// has. Others are refused unless they are at their default.
+  bool (*has_key)(std::string_view key);
+  /// Throws a user error that names a value, in a config that is resolved but for this check, that
+  /// the family cannot compute.
   void (*check)(const ModelConfig& config);
   /// Returns the table of a resolved config. Pure.
   ParameterTable (*make_table)(const ModelConfig& config);

@@ -236,6 +236,15 @@ void refuse_variants(const ConfigKeys& keys) {
          "true, false and gaussian, which leave the base model as it is");
 }
 
+/// Keys that leave the adapters as they are: where they come from, how they were initialized, and
+/// dropout, which users set anew.
+constexpr std::string_view harmless_adapter_keys[] = {
+    "auto_mapping", "base_model_name_or_path", "corda_config",    "ensure_weight_tying",
+    "eva_config",   "fan_in_fan_out",          "inference_mode",  "loftq_config",
+    "lora_dropout", "lora_ga_config",          "megatron_config", "megatron_core",
+    "peft_version", "qalora_group_size",       "revision",        "runtime_config",
+    "task_type"};
+
 std::vector<std::string> targets_of(const ConfigKeys& keys) {
   const auto* targets = keys.find("target_modules");
   if (targets != nullptr && *targets == all_linear) return {std::string(all_linear)};
@@ -253,12 +262,14 @@ std::vector<std::string> targets_of(const ConfigKeys& keys) {
 Lora parse_adapter_config(const ConfigKeys& keys) {
   refuse_variants(keys);
   const auto* init = keys.find("init_lora_weights");
-  return {.rank = keys.size("r"),
-          .alpha = keys.number("lora_alpha"),
-          .targets = targets_of(keys),
-          .rslora = keys.flag("use_rslora"),
-          .init = init != nullptr && *init == "gaussian" ? LoraInit::gaussian
-                                                         : LoraInit::kaiming_uniform};
+  Lora lora{.rank = keys.size("r"),
+            .alpha = keys.number("lora_alpha"),
+            .targets = targets_of(keys),
+            .rslora = keys.flag("use_rslora"),
+            .init = init != nullptr && *init == "gaussian" ? LoraInit::gaussian
+                                                           : LoraInit::kaiming_uniform};
+  keys.refuse_unknown(harmless_adapter_keys);
+  return lora;
 }
 
 nlohmann::ordered_json to_adapter_config(const Lora& lora) {

@@ -27,6 +27,46 @@ void check_lora(const Lora& lora) {
            lora.dropout);
 }
 
+/// A key that not every family has.
+struct OptionalKey {
+  const char* name;
+  bool (*is_set)(const ModelConfig& config);
+};
+
+template <auto member>
+constexpr OptionalKey key(const char* name) {
+  return {name, [](const ModelConfig& c) { return c.*member != ModelConfig().*member; }};
+}
+
+constexpr OptionalKey optional_keys[] = {
+    key<&ModelConfig::max_position_embeddings>("max_position_embeddings"),
+    key<&ModelConfig::rms_norm_eps>("rms_norm_eps"),
+    key<&ModelConfig::layer_norm_epsilon>("layer_norm_epsilon"),
+    key<&ModelConfig::rope_theta>("rope_theta"),
+    key<&ModelConfig::rope_scaling>("rope_scaling"),
+    key<&ModelConfig::num_experts>("num_experts"),
+    key<&ModelConfig::num_experts_per_tok>("num_experts_per_tok"),
+    key<&ModelConfig::moe_intermediate_size>("moe_intermediate_size"),
+    key<&ModelConfig::decoder_sparse_step>("decoder_sparse_step"),
+    key<&ModelConfig::mlp_only_layers>("mlp_only_layers"),
+    key<&ModelConfig::norm_topk_prob>("norm_topk_prob"),
+    key<&ModelConfig::output_router_logits>("output_router_logits"),
+    key<&ModelConfig::router_aux_loss_coef>("router_aux_loss_coef"),
+    key<&ModelConfig::router_z_loss_coef>("router_z_loss_coef"),
+    key<&ModelConfig::sliding_window>("sliding_window"),
+    key<&ModelConfig::max_window_layers>("max_window_layers"),
+    key<&ModelConfig::attention_bias>("attention_bias"),
+    key<&ModelConfig::mlp_bias>("mlp_bias"),
+    key<&ModelConfig::dropout>("dropout"),
+};
+
+/// Refuses the keys that other families have.
+void refuse_others_keys(const ModelConfig& c, const Family& family) {
+  for (const auto& key : optional_keys)
+    validate(family.has_key(key.name) || !key.is_set(c),
+             "model.{} is set, but the family {} has none", key.name, c.family);
+}
+
 /// Description of the keys that differ between two configs.
 class ConfigDifference {
  public:
@@ -115,6 +155,7 @@ ModelConfig ModelConfig::resolved() const {
     if (s.factor == 0) s.factor = 8;
     if (s.original_max_position_embeddings == 0) s.original_max_position_embeddings = 8192;
   }
+  refuse_others_keys(c, known);
   known.check(c);
   if (c.lora) check_lora(*c.lora);
   return c;

@@ -29,6 +29,7 @@ struct RopeScaling {
   double beta_fast = 32;        ///< yarn: rotations over the original context that stay unscaled
   double beta_slow = 1;         ///< yarn: rotations below which `factor` applies in full
   bool truncate = true;         ///< yarn: rounds the bounds between the two to whole dims
+  bool operator==(const RopeScaling&) const = default;
 };
 
 /// Initial values of an adapter's A; its B starts at zero.

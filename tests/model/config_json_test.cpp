@@ -97,6 +97,33 @@ TEST(ConfigJson, RopeScalingInEverySpelling) {
         std::string::npos);
 }
 
+/// As in every version of transformers.
+TEST(ConfigJson, RopeScalingCountsBeforeRopeParameters) {
+  const std::string parameters =
+      R"("rope_parameters": {"rope_type": "default", "rope_theta": 7e3})";
+  const auto c = parse_config_json(
+      config_text(parameters + R"(, "rope_theta": 5e3, "max_position_embeddings": 64,
+                                   "rope_scaling": {"rope_type": "yarn", "factor": 4})"),
+      "config.json");
+  ASSERT_TRUE(c.rope_scaling);
+  EXPECT_EQ(c.rope_scaling->original_max_position_embeddings, 64);
+  EXPECT_EQ(c.rope_theta, 5e3);
+  const auto empty =
+      parse_config_json(config_text(parameters + R"(, "rope_scaling": {})"), "config.json");
+  EXPECT_FALSE(empty.rope_scaling);
+  EXPECT_EQ(empty.rope_theta, 7e3);
+}
+
+TEST(ConfigJson, OriginalPositionsBesideRopeScaling) {
+  const auto c = parse_config_json(
+      config_text(R"("original_max_position_embeddings": 16, "max_position_embeddings": 64,
+                     "rope_scaling": {"rope_type": "llama3", "factor": 4, "low_freq_factor": 1,
+                     "high_freq_factor": 4, "original_max_position_embeddings": 32})"),
+      "config.json");
+  ASSERT_TRUE(c.rope_scaling);
+  EXPECT_EQ(c.rope_scaling->original_max_position_embeddings, 16);
+}
+
 TEST(ConfigJson, WhatIsNotComputedIsNamed) {
   const std::tuple<std::string, std::string, std::string> table[] = {
       {R"("attention_bias": 1)", "", "attention_bias: expected true or false"},
@@ -107,6 +134,7 @@ TEST(ConfigJson, WhatIsNotComputedIsNamed) {
       {R"("architectures": ["LlamaForSequenceClassification"])", "architectures", "LlamaForSeq"},
       {R"("model_type": "qwen2")", "model_type", R"(model_type "qwen2")"},
       {R"("head_dim": 7)", "", "head_dim is 7"},
+      {R"("logits_scaling": 8)", "", "logits_scaling is 8, and llamesh does not know this key"},
       {R"("num_key_value_heads": 3)", "", "not a multiple"},
   };
   for (const auto& [more, without, message] : table)
@@ -141,7 +169,7 @@ TEST(ConfigJson, BadFilesAreRefused) {
       {config_text(R"("num_hidden_layers": 1000000)", "num_hidden_layers"), "allowed: 1 to 10000"},
       {config_text(R"("rms_norm_eps": -1)"), "above 0"},
       {config_text(R"("tie_word_embeddings": 1)"), "expected true or false"},
-      {config_text(R"("rope_scaling": [])"), "expected an object"},
+      {config_text(R"("rope_scaling": [1])"), "expected an object"},
       {config_text(R"("rope_scaling": {"type": "llama3", "factor": 8, "low_freq_factor": 4,
                  "high_freq_factor": 4, "original_max_position_embeddings": 8192})"),
        "high_freq_factor 4 is not above low_freq_factor 4"},

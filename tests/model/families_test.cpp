@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <tuple>
 
@@ -14,16 +15,23 @@
 namespace llamesh::model {
 namespace {
 
-/// Returns a config.json with the family's required keys and `more`.
+/// Returns a config.json with the family's required keys, but for those in `more`, and `more`.
 std::string config_of(const std::string& family, const std::string& more = "") {
   const auto& f = family_named(family);
-  std::string text =
-      fmt::format(R"({{"architectures": ["{}"], "model_type": "{}")", f.architecture, f.name);
-  text += family == "gpt2"
-              ? R"(, "n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": 64, "vocab_size": 101)"
-              : R"(, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3,
-                   "num_attention_heads": 6, "num_key_value_heads": 2, "vocab_size": 101)";
-  return text + (more.empty() ? "" : ", " + more) + "}";
+  auto json = nlohmann::ordered_json::parse(
+      family == "gpt2"
+          ? R"({"n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": 64, "vocab_size": 101})"
+          : R"({"hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3,
+                "num_attention_heads": 6, "num_key_value_heads": 2, "vocab_size": 101})");
+  json["architectures"] = {f.architecture};
+  json["model_type"] = f.name;
+  if (family == "qwen3") json["head_dim"] = 8;
+  if (f.has_key("num_experts"))
+    json.update({{family == "mixtral" ? "num_local_experts" : "num_experts", 8},
+                 {"num_experts_per_tok", 2}});
+  if (f.has_key("moe_intermediate_size")) json["moe_intermediate_size"] = 40;
+  json.update(nlohmann::ordered_json::parse("{" + more + "}"));
+  return json.dump();
 }
 
 ModelConfig config(const std::string& family, const std::string& more = "") {
@@ -50,7 +58,12 @@ TEST(Families, ReadTheirKeys) {
       "sliding_attention"])");
   EXPECT_EQ(windowed.window(1), 0);
   EXPECT_EQ(windowed.window(2), 24);
-  EXPECT_EQ(config("qwen3").head_dim, 128);  // transformers' default
+  for (const auto* family : {"qwen2", "qwen3"}) {
+    const auto without = config(
+        family, R"("use_sliding_window": true, "sliding_window": null, "max_window_layers": 2)");
+    EXPECT_EQ(without.sliding_window, 0) << family;
+    EXPECT_EQ(without.max_window_layers, 0) << family;
+  }
   EXPECT_EQ(config("qwen3", R"("head_dim": 10)").head_dim, 10);
   const auto mixtral = config("mixtral");
   EXPECT_EQ(mixtral.sliding_window, 0);
@@ -58,7 +71,7 @@ TEST(Families, ReadTheirKeys) {
   EXPECT_EQ(mixtral.num_experts, 8);
   EXPECT_TRUE(mixtral.norm_topk_prob);
   EXPECT_FALSE(config("qwen3_moe").norm_topk_prob);
-  EXPECT_EQ(config("qwen3_moe").expert_size(), 768);
+  EXPECT_EQ(config("qwen3_moe", R"("num_experts": null, "num_local_experts": 5)").num_experts, 5);
   EXPECT_FALSE(config("mixtral").output_router_logits);
   EXPECT_EQ(config("mixtral").router_aux_loss_coef, 0.001);
   const auto balanced =
@@ -122,6 +135,20 @@ TEST(Families, NameWhatTheyDoNotCompute) {
       {"mixtral", R"("num_local_experts": 4, "num_experts_per_tok": 5)",
        "model.num_experts_per_tok is 5; allowed: 0 to 4"},
       {"mixtral", R"("output_router_logits": 1)", "output_router_logits: expected true or false"},
+      {"mixtral", R"("num_local_experts": null)", "num_local_experts is missing"},
+      {"mixtral", R"("num_experts": 4)",
+       "num_local_experts is 8, but num_experts, the same key, is 4"},
+      {"mixtral", R"("num_experts_per_tok": null)", "num_experts_per_tok is missing"},
+      {"qwen3_moe", R"("num_experts": null)", "num_experts is missing"},
+      {"qwen3_moe", R"("moe_intermediate_size": null)", "moe_intermediate_size is missing"},
+      {"llama", R"("is_causal": false)", "is_causal is set, but not to true"},
+      {"gpt2", R"("num_attention_heads": 3)",
+       "n_head is 6, but num_attention_heads, the same key, is 3"},
+      {"llama", R"("attention_multiplier": 0.5)",
+       "attention_multiplier is 0.5, and llamesh does not know this key"},
+      {"qwen2", R"("attention_bias": true)", "attention_bias is true, and llamesh does not know"},
+      {"mistral", R"("rope_parameters": {"rope_type": "default", "mrope_section": [8, 8]})",
+       "rope_parameters: mrope_section is [8,8], and llamesh does not know this key"},
       {"mixtral", R"("router_aux_loss_coef": -0.5)",
        "router_aux_loss_coef: expected a number above 0"},
       {"mixtral", R"("router_jitter_noise": 0.1)",
@@ -190,25 +217,34 @@ TEST(Families, RefuseOthersKeys) {
       "model.rope_scaling.original_max_position_embeddings is missing");
   expect(
       "llama", [](auto& c) { c.num_experts = 4; },
-      "model.num_experts, moe_intermediate_size or norm_topk_prob is set, but the family llama has "
-      "no experts");
+      "model.num_experts is set, but the family llama has none");
   expect(
       "llama", [](auto& c) { c.mlp_only_layers = {0}; },
-      "model.decoder_sparse_step or mlp_only_layers is set, but the family llama has no experts");
+      "model.mlp_only_layers is set, but the family llama has none");
   expect(
       "mixtral", [](auto& c) { c.decoder_sparse_step = 2; },
-      "model.decoder_sparse_step or mlp_only_layers is set, but in the family mixtral all layers "
-      "have experts");
+      "model.decoder_sparse_step is set, but the family mixtral has none");
   expect(
       "llama", [](auto& c) { c.router_z_loss_coef = 0.01; },
-      "model.output_router_logits, router_aux_loss_coef or router_z_loss_coef is set, but the "
-      "family llama has no experts");
+      "model.router_z_loss_coef is set, but the family llama has none");
   expect(
       "mixtral", [](auto& c) { c.num_experts_per_tok = 0; },
       "model.num_experts is 8 and num_experts_per_tok 0; the family mixtral needs both");
   expect(
       "mixtral", [](auto& c) { c.norm_topk_prob = false; },
-      "model.norm_topk_prob is false, but in the family mixtral a token's weights add up to 1");
+      "model.norm_topk_prob is set, but the family mixtral has none");
+  expect(
+      "llama", [](auto& c) { c.layer_norm_epsilon = 1e-3; },
+      "model.layer_norm_epsilon is set, but the family llama has none");
+  expect(
+      "gpt2", [](auto& c) { c.rope_theta = 5e5; },
+      "model.rope_theta is set, but the family gpt2 has none");
+  expect(
+      "gpt2", [](auto& c) { c.rms_norm_eps = 1e-6; },
+      "model.rms_norm_eps is set, but the family gpt2 has none");
+  expect(
+      "gpt2", [](auto& c) { c.output_router_logits = true; },
+      "model.output_router_logits is set, but the family gpt2 has none");
   expect(
       "gpt2", [](auto& c) { c.rope_scaling = RopeScaling{}; },
       "model.rope_scaling is set, but the family gpt2 has none");

@@ -133,7 +133,8 @@ TEST(AdapterConfig, VariantsAreRefusedByKey) {
   for (const auto* key :
        {R"("use_dora": true)", R"("rank_pattern": {"q_proj": 8})", R"("bias": "all")",
         R"("modules_to_save": ["lm_head"])", R"("init_lora_weights": "pissa")",
-        R"("peft_type": "IA3")", R"("layers_to_transform": [1])", R"("lora_bias": true)"}) {
+        R"("peft_type": "IA3")", R"("layers_to_transform": [1])", R"("lora_bias": true)",
+        R"("kasa_config": {"beta": 1e-4})", R"("velora_config": {"num_groups": 4})"}) {
     const std::string text = key;
     const auto name = text.substr(1, text.find('"', 1) - 1);
     const auto error = test::error_of([&] { parsed(", " + text); });

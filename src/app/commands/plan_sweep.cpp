@@ -40,7 +40,10 @@ class Sweep {
   explicit Sweep(const PlanArguments& asked)
       : asked_(asked),
         planner_(asked),
-        inputs_(config::load_inputs(asked.inputs, asked.overrides)) {}
+        inputs_(config::load_inputs(asked.inputs, asked.overrides)) {
+    validate(asked.imbalance == 1 || inputs_.model.num_experts > 0,
+             "--imbalance is {:g}, but the model has no experts; leave it out", asked.imbalance);
+  }
 
   std::vector<Row> rows() {
     using enum sharding::Offload;

@@ -46,12 +46,15 @@ double read_dropout(const ConfigKeys& keys) {
 
 void read_gpt2_config(const ConfigKeys& keys, ModelConfig& c) {
   refuse_other_mathematics(keys);
-  c.hidden_size = keys.size("n_embd");
+  keys.ignore({"n_ctx", "reorder_and_upcast_attn", "summary_activation", "summary_first_dropout",
+               "summary_proj_to_labels", "summary_type", "summary_use_proj"});
+  // transformers knows these sizes by two names.
+  c.hidden_size = keys.size(keys.either("n_embd", "hidden_size"));
   c.intermediate_size = keys.size_or("n_inner", 4 * c.hidden_size);
-  c.num_hidden_layers = keys.size("n_layer");
-  c.num_attention_heads = keys.size("n_head");
+  c.num_hidden_layers = keys.size(keys.either("n_layer", "num_hidden_layers"));
+  c.num_attention_heads = keys.size(keys.either("n_head", "num_attention_heads"));
   c.vocab_size = keys.size("vocab_size");
-  c.max_position_embeddings = keys.size("n_positions");
+  c.max_position_embeddings = keys.size(keys.either("n_positions", "max_position_embeddings"));
   c.layer_norm_epsilon = keys.number("layer_norm_epsilon", 1e-5);
   c.initializer_range = keys.number("initializer_range", 0.02);
   c.tie_word_embeddings = keys.flag("tie_word_embeddings", true);
@@ -59,6 +62,9 @@ void read_gpt2_config(const ConfigKeys& keys, ModelConfig& c) {
 }
 
 void write_gpt2_config(const ModelConfig& c, nlohmann::ordered_json& json) {
+  for (const auto* key :
+       {"hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings"})
+    json.erase(key);  // second names
   json.update({{"activation_function", "gelu_new"},
                {"n_embd", c.hidden_size},
                {"n_inner", c.intermediate_size},
@@ -73,16 +79,11 @@ void write_gpt2_config(const ModelConfig& c, nlohmann::ordered_json& json) {
   for (const auto* key : {"resid_pdrop", "embd_pdrop", "attn_pdrop"}) json[key] = c.dropout;
 }
 
+bool has_gpt2_key(std::string_view key) {
+  return key == "max_position_embeddings" || key == "layer_norm_epsilon" || key == "dropout";
+}
+
 void check_gpt2_config(const ModelConfig& c) {
-  const auto refuse = [&](bool wrong, const char* key) {
-    validate(!wrong, "model.{} is set, but the family gpt2 has none", key);
-  };
-  refuse(c.num_experts > 0, "num_experts");
-  refuse(c.sliding_window > 0, "sliding_window");
-  refuse(c.max_window_layers > 0, "max_window_layers");
-  refuse(c.rope_scaling.has_value(), "rope_scaling");
-  refuse(c.attention_bias, "attention_bias");
-  refuse(c.mlp_bias, "mlp_bias");
   validate(
       c.num_key_value_heads == c.num_attention_heads,
       "model.num_key_value_heads is {}, but the family gpt2 has as many as attention heads, {}",
@@ -185,6 +186,7 @@ const Family gpt2_family{
     .base_prefix = "transformer.",
     .read_config = read_gpt2_config,
     .write_config = write_gpt2_config,
+    .has_key = has_gpt2_key,
     .check = check_gpt2_config,
     .make_table = make_gpt2_table,
     .make_block =

@@ -7,19 +7,20 @@ namespace {
 
 constexpr LlamaVariant llama{.has_attention_bias = true, .has_mlp_bias = true};
 
-constexpr LlamaVariant mistral{
-    .windowed_layers = WindowedLayers::all, .num_key_value_heads = 8, .sliding_window = 4096};
+constexpr LlamaVariant mistral{.windowed_layers = WindowedLayers::all,
+                               .needs_num_key_value_heads = true,
+                               .sliding_window = 4096};
 
 constexpr LlamaVariant qwen2{.qkv_bias = true,
                              .windowed_layers = WindowedLayers::from_index,
-                             .num_key_value_heads = 32,
+                             .needs_num_key_value_heads = true,
                              .sliding_window = 4096};
 
 constexpr LlamaVariant qwen3{.has_attention_bias = true,
                              .qk_norm = QkNorm::per_head,
                              .windowed_layers = WindowedLayers::from_index,
-                             .num_key_value_heads = 32,
-                             .head_dim = 128,
+                             .needs_num_key_value_heads = true,
+                             .needs_head_dim = true,
                              .sliding_window = 4096};
 
 constexpr LlamaVariant olmo2{.has_attention_bias = true,
@@ -32,7 +33,7 @@ constexpr LlamaVariant olmo2{.has_attention_bias = true,
 
 constexpr LlamaVariant mixtral{
     .windowed_layers = WindowedLayers::all,
-    .experts = ExpertKeys{.count = "num_local_experts", .default_count = 8, .default_per_token = 2},
+    .experts = ExpertKeys{.count = "num_local_experts", .second_count = "num_experts"},
     .names = {.mlp = "block_sparse_moe",
               .gate_proj = "w1",
               .up_proj = "w3",
@@ -40,18 +41,17 @@ constexpr LlamaVariant mixtral{
               .router = "gate",
               .experts = "experts"},
     .rms_norm_eps = 1e-5,
-    .num_key_value_heads = 8,
+    .needs_num_key_value_heads = true,
     .rope_theta = 1e6};
 
 constexpr LlamaVariant qwen3_moe{.has_attention_bias = true,
                                  .qk_norm = QkNorm::per_head,
                                  .experts = ExpertKeys{.count = "num_experts",
-                                                       .default_count = 128,
-                                                       .default_per_token = 8,
-                                                       .default_size = 768,
+                                                       .second_count = "num_local_experts",
+                                                       .own_size = true,
                                                        .has_norm_topk_prob = true},
                                  .names = {.router = "gate", .experts = "experts"},
-                                 .num_key_value_heads = 4};
+                                 .needs_num_key_value_heads = true};
 
 }  // namespace
 

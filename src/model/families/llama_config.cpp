@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <initializer_list>
+#include <string_view>
 #include <utility>
 
 #include "core/error.hpp"
@@ -6,6 +9,11 @@
 
 namespace llamesh::model {
 namespace {
+
+/// Returns a size that follows from others, 0, if the key is null, or absent though not needed.
+std::int64_t read_size(const ConfigKeys& keys, const char* key, bool needed) {
+  return keys.is_null(key) || (!needed && !keys.has(key)) ? 0 : keys.size(key);
+}
 
 void refuse_what_is_not_computed(const ConfigKeys& keys) {
   const auto activation = keys.text("hidden_act");
@@ -29,13 +37,17 @@ void check_layer_types(const ConfigKeys& keys, const ModelConfig& c) {
 
 void read_window(const LlamaVariant& variant, const ConfigKeys& keys, ModelConfig& c) {
   constexpr std::int64_t default_max_window_layers = 28;
-  if (variant.windowed_layers == WindowedLayers::all && !keys.is_null("sliding_window"))
+  const bool by_layer = variant.windowed_layers == WindowedLayers::from_index;
+  bool in_use = variant.windowed_layers == WindowedLayers::all;
+  if (by_layer) {
+    in_use = keys.flag("use_sliding_window");
+    keys.ignore({"sliding_window", "max_window_layers"});  // unless the window is in use
+  }
+  if (in_use && !keys.is_null("sliding_window"))
     c.sliding_window = keys.size_or("sliding_window", variant.sliding_window);
-  if (variant.windowed_layers == WindowedLayers::from_index && keys.flag("use_sliding_window")) {
-    c.sliding_window = keys.size_or("sliding_window", variant.sliding_window);
+  if (by_layer && c.sliding_window > 0)
     c.max_window_layers = keys.has("max_window_layers") ? keys.size("max_window_layers", 0)
                                                         : default_max_window_layers;
-  }
   check_layer_types(keys, c);
 }
 
@@ -61,10 +73,11 @@ void refuse_other_experts(const ConfigKeys& keys) {
 
 void read_experts(const ExpertKeys& experts, const ConfigKeys& keys, ModelConfig& c) {
   refuse_other_experts(keys);
-  c.num_experts = keys.size_or(experts.count, experts.default_count);
-  c.num_experts_per_tok = keys.size_or("num_experts_per_tok", experts.default_per_token);
-  if (experts.default_size > 0) {
-    c.moe_intermediate_size = keys.size_or("moe_intermediate_size", experts.default_size);
+  c.num_experts = keys.size(keys.either(experts.count, experts.second_count));
+  c.num_experts_per_tok = keys.size("num_experts_per_tok");
+  if (experts.own_size) {
+    keys.ignore({"sliding_window", "max_window_layers"});  // use_sliding_window is false
+    c.moe_intermediate_size = keys.size("moe_intermediate_size");
     c.decoder_sparse_step = keys.size_or("decoder_sparse_step", 1);
     c.mlp_only_layers = keys.integers("mlp_only_layers");
   }
@@ -74,11 +87,12 @@ void read_experts(const ExpertKeys& experts, const ConfigKeys& keys, ModelConfig
 }
 
 void write_experts(const ExpertKeys& experts, const ModelConfig& c, nlohmann::ordered_json& json) {
+  json.erase(experts.second_count);
   json[experts.count] = c.num_experts;
   json["num_experts_per_tok"] = c.num_experts_per_tok;
   json["output_router_logits"] = c.output_router_logits;
   json["router_aux_loss_coef"] = c.router_aux_loss_coef;
-  if (experts.default_size > 0) {
+  if (experts.own_size) {
     json["moe_intermediate_size"] = c.expert_size();
     json["decoder_sparse_step"] = c.decoder_sparse_step;
     json["mlp_only_layers"] = c.mlp_only_layers;
@@ -86,42 +100,16 @@ void write_experts(const ExpertKeys& experts, const ModelConfig& c, nlohmann::or
   if (experts.has_norm_topk_prob) json["norm_topk_prob"] = c.norm_topk_prob;
 }
 
-void check_experts(const LlamaVariant& variant, const ModelConfig& c) {
-  if (!variant.experts) {
-    validate(c.num_experts == 0 && c.moe_intermediate_size == 0 && c.norm_topk_prob,
-             "model.num_experts, moe_intermediate_size or norm_topk_prob is set, but the family {} "
-             "has no experts",
-             c.family);
-    validate(
-        c.decoder_sparse_step == 1 && c.mlp_only_layers.empty(),
-        "model.decoder_sparse_step or mlp_only_layers is set, but the family {} has no experts",
-        c.family);
-    validate(!c.output_router_logits && c.router_z_loss_coef == 0 &&
-                 c.router_aux_loss_coef == ModelConfig().router_aux_loss_coef,
-             "model.output_router_logits, router_aux_loss_coef or router_z_loss_coef is set, but "
-             "the family {} has no experts",
-             c.family);
-    return;
-  }
+void check_experts(const ModelConfig& c) {
   validate(c.num_experts > 0 && c.num_experts_per_tok > 0,
            "model.num_experts is {} and num_experts_per_tok {}; the family {} needs both",
            c.num_experts, c.num_experts_per_tok, c.family);
-  validate(c.moe_intermediate_size == 0 || variant.experts->default_size > 0,
-           "model.moe_intermediate_size is set, but the family {} has intermediate_size", c.family);
-  validate((c.decoder_sparse_step == 1 && c.mlp_only_layers.empty()) ||
-               variant.experts->default_size > 0,
-           "model.decoder_sparse_step or mlp_only_layers is set, but in the family {} all layers "
-           "have experts",
-           c.family);
   std::int64_t sparse = 0;
   for (std::size_t i = 0; std::cmp_less(i, c.num_hidden_layers); ++i) sparse += c.has_experts(i);
   validate(sparse > 0,
            "by model.decoder_sparse_step {} and mlp_only_layers none of the {} layers has experts; "
            "use a dense family",
            c.decoder_sparse_step, c.num_hidden_layers);
-  validate(c.norm_topk_prob || variant.experts->has_norm_topk_prob,
-           "model.norm_topk_prob is false, but in the family {} a token's weights add up to 1",
-           c.family);
 }
 
 }  // namespace
@@ -132,10 +120,8 @@ void read_llama_config(const LlamaVariant& variant, const ConfigKeys& keys, Mode
   c.intermediate_size = keys.size("intermediate_size");
   c.num_hidden_layers = keys.size("num_hidden_layers");
   c.num_attention_heads = keys.size("num_attention_heads");
-  c.num_key_value_heads = keys.is_null("num_key_value_heads")
-                              ? 0
-                              : keys.size_or("num_key_value_heads", variant.num_key_value_heads);
-  c.head_dim = keys.is_null("head_dim") ? 0 : keys.size_or("head_dim", variant.head_dim);
+  c.num_key_value_heads = read_size(keys, "num_key_value_heads", variant.needs_num_key_value_heads);
+  c.head_dim = read_size(keys, "head_dim", variant.needs_head_dim);
   c.vocab_size = keys.size("vocab_size");
   c.rms_norm_eps = keys.number("rms_norm_eps", variant.rms_norm_eps);
   c.initializer_range = keys.number("initializer_range", 0.02);
@@ -168,18 +154,26 @@ void write_llama_config(const LlamaVariant& variant, const ModelConfig& c,
   write_rope(c, json);
 }
 
+bool has_llama_key(const LlamaVariant& variant, std::string_view key) {
+  const auto is_one_of = [&](std::initializer_list<std::string_view> keys) {
+    return std::ranges::find(keys, key) != keys.end();
+  };
+  const auto& experts = variant.experts;
+  return is_one_of({"rms_norm_eps", "rope_theta", "rope_scaling"}) ||
+         (key == "attention_bias" && variant.has_attention_bias) ||
+         (key == "mlp_bias" && variant.has_mlp_bias) ||
+         (key == "sliding_window" && variant.windowed_layers != WindowedLayers::none) ||
+         (key == "max_window_layers" && variant.windowed_layers == WindowedLayers::from_index) ||
+         (experts && is_one_of({"num_experts", "num_experts_per_tok", "output_router_logits",
+                                "router_aux_loss_coef", "router_z_loss_coef"})) ||
+         (experts && experts->own_size &&
+          is_one_of({"moe_intermediate_size", "decoder_sparse_step", "mlp_only_layers"})) ||
+         (experts && experts->has_norm_topk_prob && key == "norm_topk_prob");
+}
+
 void check_llama_config(const LlamaVariant& variant, const ModelConfig& c) {
   check_rope(c);
-  check_experts(variant, c);
-  const auto refuse = [&](bool wrong, const char* key) {
-    validate(!wrong, "model.{} is set, but the family {} has none", key, c.family);
-  };
-  refuse(c.attention_bias && !variant.has_attention_bias, "attention_bias");
-  refuse(c.mlp_bias && !variant.has_mlp_bias, "mlp_bias");
-  refuse(c.sliding_window > 0 && variant.windowed_layers == WindowedLayers::none, "sliding_window");
-  refuse(c.max_window_layers > 0 && variant.windowed_layers != WindowedLayers::from_index,
-         "max_window_layers");
-  refuse(c.max_position_embeddings > 0, "max_position_embeddings");
+  if (variant.experts) check_experts(c);
 }
 
 }  // namespace llamesh::model

@@ -23,10 +23,9 @@ enum class WindowedLayers {
 
 /// Keys of the experts in config.json.
 struct ExpertKeys {
-  const char* count;           ///< the key of their number
-  std::int64_t default_count;  ///< transformers' defaults
-  std::int64_t default_per_token;
-  std::int64_t default_size = 0;    ///< moe_intermediate_size; 0: the family has no such key
+  const char* count;         ///< their number, by the name that all versions of transformers read
+  const char* second_count;  ///< its name in other versions
+  bool own_size = false;     ///< moe_intermediate_size, and the keys of layers without experts
   bool has_norm_topk_prob = false;  ///< otherwise a token's weights always add up to 1
 };
 
@@ -41,8 +40,8 @@ struct LlamaVariant {
   LayerNames names = {};
   // transformers' defaults for absent keys
   double rms_norm_eps = 1e-6;
-  std::int64_t num_key_value_heads = 0;
-  std::int64_t head_dim = 0;
+  bool needs_num_key_value_heads = false;  ///< if absent, there is no default: no folder lacks it
+  bool needs_head_dim = false;             ///< the same
   std::int64_t sliding_window = 0;
   double rope_theta = 10000.0;
 };
@@ -50,6 +49,7 @@ struct LlamaVariant {
 void read_llama_config(const LlamaVariant& variant, const ConfigKeys& keys, ModelConfig& config);
 void write_llama_config(const LlamaVariant& variant, const ModelConfig& config,
                         nlohmann::ordered_json& json);
+bool has_llama_key(const LlamaVariant& variant, std::string_view key);
 void check_llama_config(const LlamaVariant& variant, const ModelConfig& config);
 ParameterTable make_llama_table(const LlamaVariant& variant, const ModelConfig& config);
 /// Folders have a tensor for each expert: EXPERTS.number.NAME.weight.
@@ -74,6 +74,7 @@ constexpr Family llama_like(std::string_view name, std::string_view architecture
                         ModelConfig& c) { read_llama_config(variant, keys, c); },
       .write_config = [](const ModelConfig& c,
                          nlohmann::ordered_json& json) { write_llama_config(variant, c, json); },
+      .has_key = [](std::string_view key) { return has_llama_key(variant, key); },
       .check = [](const ModelConfig& c) { check_llama_config(variant, c); },
       .make_table = [](const ModelConfig& c) { return make_llama_table(variant, c); },
       .make_block =

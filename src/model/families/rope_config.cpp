@@ -1,24 +1,58 @@
 #include "model/families/llama_like.hpp"
 
+#include <optional>
+
 #include "core/error.hpp"
 #include "core/text.hpp"
 
 namespace llamesh::model {
 namespace {
 
-RopeScaling read_yarn(const ConfigKeys& keys, const ConfigKeys& rope) {
+constexpr const char* original_key = "original_max_position_embeddings";
+
+/// Returns the length that the model had learned before its RoPE was scaled. transformers 5 prefers
+/// the key beside the block, and without any takes max_position_embeddings.
+std::int64_t original_positions(const ConfigKeys& keys, const ConfigKeys& rope) {
+  if (keys.has(original_key)) return keys.size(original_key);
+  return rope.has(original_key) ? rope.size(original_key) : keys.size("max_position_embeddings");
+}
+
+RopeScaling read_yarn(const ConfigKeys& rope) {
   for (const auto* key : {"mscale", "mscale_all_dim"})
     validate(!rope.has(key), "{}: {} is {}; llamesh computes yarn with attention_factor only",
              rope.name(), key, rope.shown(key));
   RopeScaling s{.rope_type = RopeType::yarn, .factor = rope.number("factor")};
-  const char* const original = "original_max_position_embeddings";
-  s.original_max_position_embeddings =
-      rope.has(original) ? rope.size(original) : keys.size("max_position_embeddings");
   s.attention_factor = rope.number("attention_factor", s.attention_factor);
   s.beta_fast = rope.number("beta_fast", s.beta_fast);
   s.beta_slow = rope.number("beta_slow", s.beta_slow);
   s.truncate = rope.flag("truncate", s.truncate);
   return s;
+}
+
+RopeScaling read_llama3(const ConfigKeys& rope) {
+  return {.rope_type = RopeType::llama3,
+          .factor = rope.number("factor"),
+          .low_freq_factor = rope.number("low_freq_factor"),
+          .high_freq_factor = rope.number("high_freq_factor")};
+}
+
+std::optional<RopeScaling> read_scaling(const ConfigKeys& keys, const ConfigKeys& rope) {
+  rope.ignore({"type", original_key});
+  const auto type = rope.text(rope.has("rope_type") ? "rope_type" : "type");
+  if (type.empty() || type == "default") return std::nullopt;
+  if (type == "linear")
+    return RopeScaling{.rope_type = RopeType::linear, .factor = rope.number("factor")};
+  validate(type == "llama3" || type == "yarn",
+           "{}: rope_type is '{}'; llamesh computes default, linear, llama3 and yarn", rope.name(),
+           excerpt(type));
+  auto scaling = type == "yarn" ? read_yarn(rope) : read_llama3(rope);
+  scaling.original_max_position_embeddings = original_positions(keys, rope);
+  return scaling;
+}
+
+/// Returns true for a block that says something: transformers passes over an empty one.
+bool has_block(const ConfigKeys& keys, const char* key) {
+  return keys.has(key) && !keys.find(key)->empty();
 }
 
 }  // namespace
@@ -29,30 +63,17 @@ void read_rope(const ConfigKeys& keys, ModelConfig& c) {
              "{}: partial_rotary_factor is {}; llamesh rotates whole heads", at.name(),
              at.shown("partial_rotary_factor"));
   };
+  keys.ignore({"rope_scaling", "rope_parameters", original_key});
   check_whole_heads(keys);
   c.rope_theta = keys.number("rope_theta", c.rope_theta);
-  const char* const key = keys.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
-  if (!keys.has(key)) return;
+  // If there are both, every version of transformers takes rope_scaling as a whole.
+  const char* const key = has_block(keys, "rope_scaling") ? "rope_scaling" : "rope_parameters";
+  if (!has_block(keys, key)) return;
   const auto rope = keys.object(key);
   check_whole_heads(rope);
   c.rope_theta = rope.number("rope_theta", c.rope_theta);
-  const auto type = rope.text(rope.has("rope_type") ? "rope_type" : "type");
-  if (type == "default") return;
-  if (type == "linear")
-    c.rope_scaling = RopeScaling{.rope_type = RopeType::linear, .factor = rope.number("factor")};
-  else if (type == "llama3")
-    c.rope_scaling = RopeScaling{
-        .rope_type = RopeType::llama3,
-        .factor = rope.number("factor"),
-        .low_freq_factor = rope.number("low_freq_factor"),
-        .high_freq_factor = rope.number("high_freq_factor"),
-        .original_max_position_embeddings = rope.size("original_max_position_embeddings")};
-  else if (type == "yarn")
-    c.rope_scaling = read_yarn(keys, rope);
-  else
-    fail(ExitCode::bad_input,
-         "{}: rope_type is '{}'; llamesh computes default, linear, llama3 and yarn", rope.name(),
-         excerpt(type));
+  c.rope_scaling = read_scaling(keys, rope);
+  rope.refuse_unknown();
 }
 
 void write_rope(const ModelConfig& c, nlohmann::ordered_json& json) {
