@@ -118,16 +118,20 @@ bool HuggingFaceTokenizer::words_can_be_cut() const {
         token.content.find_first_of(" \n") != token.content.npos)
       return false;
   if (file_.byte_encoding == ByteEncoding::byte_fallback) return spaces_part_words_;
-  // Patterns before the last must match digits only.
-  for (std::size_t i = 0; i + 1 < file_.patterns.size(); ++i)
-    if (!file_.patterns[i].regex().starts_with("\\p{N}")) return false;
-  return !file_.patterns.empty() && file_.patterns.back().splits_words();
+  // Patterns before the last must isolate digits only.
+  const auto& splits = file_.splits;
+  for (std::size_t i = 0; i + 1 < splits.size(); ++i)
+    if (!splits[i].pattern.regex().starts_with("\\p{N}") ||
+        splits[i].behavior != SplitBehavior::isolated)
+      return false;
+  // The last one matches every character.
+  return !splits.empty() && splits.back().pattern.splits_words() && splits.back().keeps_matches();
 }
 
 std::size_t HuggingFaceTokenizer::next_cut(std::string_view text, std::size_t from) const {
   if (!may_cut_) return text.size();
   const bool at_lines = file_.byte_encoding == ByteEncoding::byte_level;
-  const bool after_blanks = at_lines && file_.patterns.back().keeps_newlines();
+  const bool after_blanks = at_lines && file_.splits.back().pattern.keeps_newlines();
   for (std::size_t at = std::max<std::size_t>(from, 1); at + 1 < text.size(); ++at) {
     if (text[at] == ' ' && is_letter(text[at - 1]) && is_letter(text[at + 1])) return at;
     if (at_lines && text[at - 1] == '\n' && begins_visibly(text.substr(at)) &&
@@ -139,7 +143,7 @@ std::size_t HuggingFaceTokenizer::next_cut(std::string_view text, std::size_t fr
 
 std::unique_ptr<HuggingFaceTokenizer::Workspace> HuggingFaceTokenizer::make_workspace() const {
   auto work = std::make_unique<Workspace>();
-  for (const Pattern& pattern : file_.patterns) work->matchers.emplace_back(pattern);
+  for (const Split& split : file_.splits) work->matchers.emplace_back(split.pattern);
   return work;
 }
 
@@ -211,28 +215,36 @@ void HuggingFaceTokenizer::encode_valid(std::string_view text, Begin begin, Outp
     text = out.work.with_space;
   }
   if (file_.byte_encoding == ByteEncoding::byte_level)
-    cut_by_patterns(text, 0, out);
+    split_text(text, 0, out);
   else
     cut_before_spaces(text, out);
 }
 
-void HuggingFaceTokenizer::cut_by_patterns(std::string_view text, std::size_t pattern,
-                                           Output& out) const {
-  if (pattern == file_.patterns.size()) return encode_word(text, out);
-  const bool splits_words = file_.patterns[pattern].splits_words();
+void HuggingFaceTokenizer::split_text(std::string_view text, std::size_t step, Output& out) const {
+  if (step == file_.splits.size()) return encode_word(text, out);
+  const Split& split = file_.splits[step];
+  std::size_t piece = 0;
   std::size_t at = 0;
-  while (at < text.size()) {
-    std::size_t begin = at;
-    std::size_t end = splits_words ? end_of_plain_word(text, at) : at;
-    if (end == at) {
-      const auto match = out.work.matchers[pattern].find(text, at);
-      begin = match ? match->begin : text.size();
-      end = match ? match->end : text.size();
-    }
-    if (begin > at) cut_by_patterns(text.substr(at, begin - at), pattern + 1, out);
-    if (end > begin) cut_by_patterns(text.substr(begin, end - begin), pattern + 1, out);
+  bool delimiter = false;  // the stretch before `at` is one
+  const auto end_piece = [&] {
+    const bool removed = split.behavior == SplitBehavior::removed && delimiter;
+    if (at > piece && !removed) split_text(text.substr(piece, at - piece), step + 1, out);
+    piece = at;
+  };
+  const auto add_stretch = [&](std::size_t end, bool is_delimiter) {
+    if (end == at) return;
+    if (!split.joins(delimiter, is_delimiter)) end_piece();
+    delimiter = is_delimiter;
     at = end;
+  };
+  while (at < text.size()) {
+    const std::size_t word = split.pattern.splits_words() ? end_of_plain_word(text, at) : at;
+    const auto match = word > at ? std::optional(Pattern::Matcher::Match{at, word})
+                                 : out.work.matchers[step].find(text, at);
+    add_stretch(match ? match->begin : text.size(), split.invert);
+    if (match) add_stretch(match->end, !split.invert);
   }
+  end_piece();
 }
 
 void HuggingFaceTokenizer::cut_before_spaces(std::string_view text, Output& out) const {

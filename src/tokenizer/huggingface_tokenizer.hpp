@@ -58,7 +58,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
                       Output& out) const;
   void encode_plain(std::string_view text, Begin begin, Output& out) const;
   void encode_valid(std::string_view text, Begin begin, Output& out) const;
-  void cut_by_patterns(std::string_view text, std::size_t pattern, Output& out) const;
+  void split_text(std::string_view text, std::size_t step, Output& out) const;
   void cut_before_spaces(std::string_view text, Output& out) const;
   void encode_word(std::string_view word, Output& out) const;
   void find_word(std::string_view word, std::vector<std::int32_t>& symbols) const;

@@ -1,6 +1,8 @@
 #include "tokenizer/tokenizer_json.hpp"
 
+#include <array>
 #include <unordered_set>
+#include <utility>
 
 #include "core/error.hpp"
 
@@ -81,35 +83,45 @@ void read_metaspace(const JsonObject& step, TokenizerFile& file) {
   file.byte_encoding = ByteEncoding::byte_fallback;
 }
 
+SplitBehavior read_behavior(const JsonObject& step) {
+  constexpr std::array<std::pair<std::string_view, SplitBehavior>, 5> behaviors = {
+      {{"Removed", SplitBehavior::removed},
+       {"Isolated", SplitBehavior::isolated},
+       {"MergedWithPrevious", SplitBehavior::merged_with_previous},
+       {"MergedWithNext", SplitBehavior::merged_with_next},
+       {"Contiguous", SplitBehavior::contiguous}}};
+  const std::string name = step.text("behavior");
+  for (const auto& [known, behavior] : behaviors)
+    if (known == name) return behavior;
+  fail(ExitCode::bad_input, "{}: '{}' is not supported", step.at("behavior"), shown(name));
+}
+
 void read_split(const JsonObject& step, TokenizerFile& file) {
   step.only({"type", "pattern", "behavior", "invert"});
-  const std::string behavior = step.text("behavior");
-  validate(behavior == "Isolated" && !step.flag("invert", false),
-           "{}: Split with 'behavior: {}'{} is not supported, only Isolated", step.where(),
-           shown(behavior), step.flag("invert", false) ? " and 'invert: true'" : "");
   const JsonObject pattern = step.object("pattern");
   pattern.only({"Regex", "String"});
-  file.patterns.emplace_back(pattern.where(), pattern.find("Regex") != nullptr
-                                                  ? pattern.text("Regex")
-                                                  : literal_pattern(pattern.text("String")));
+  auto regex = pattern.find("Regex") != nullptr ? pattern.text("Regex")
+                                                : literal_pattern(pattern.text("String"));
+  file.splits.push_back({Pattern(pattern.where(), std::move(regex)), read_behavior(step),
+                         step.flag("invert", false)});
 }
 
 void read_byte_level(const JsonObject& step, TokenizerFile& file) {
   step.only({"type", "add_prefix_space", "trim_offsets", "use_regex"});
   if (step.flag("add_prefix_space")) {
-    validate(file.patterns.empty(),
+    validate(file.splits.empty(),
              "{}: 'add_prefix_space: true' after another step is not supported", step.where());
     file.prefix_space = PrefixSpace::unless_space;
   }
   if (step.flag("use_regex", true))
-    file.patterns.emplace_back(step.where(), std::string(gpt2_pattern));
+    file.splits.push_back({Pattern(step.where(), std::string(gpt2_pattern))});
 }
 
 void read_pre_tokenizer(const JsonObject& root, TokenizerFile& file) {
   bool byte_level = false;
   for (const JsonObject& step : steps_of(root, "pre_tokenizer", "pretokenizers")) {
     const std::string type = step.type();
-    validate(file.patterns.size() < max_patterns, "{}: more than {} patterns are not supported",
+    validate(file.splits.size() < max_patterns, "{}: more than {} patterns are not supported",
              root.at("pre_tokenizer"), max_patterns);
     validate(!byte_level, "{}: a step after ByteLevel is not supported", step.where());
     if (type == "ByteLevel") {
@@ -119,10 +131,10 @@ void read_pre_tokenizer(const JsonObject& root, TokenizerFile& file) {
       read_split(step, file);
     } else if (type == "Digits") {
       step.only({"type", "individual_digits"});
-      file.patterns.emplace_back(step.where(),
-                                 step.flag("individual_digits") ? "\\p{N}" : "\\p{N}+");
+      file.splits.push_back(
+          {Pattern(step.where(), step.flag("individual_digits") ? "\\p{N}" : "\\p{N}+")});
     } else if (type == "Metaspace") {
-      validate(file.byte_encoding == ByteEncoding::byte_level && file.patterns.empty(),
+      validate(file.byte_encoding == ByteEncoding::byte_level && file.splits.empty(),
                "{}: Metaspace together with other steps is not supported", step.where());
       read_metaspace(step, file);
     } else {
@@ -131,7 +143,7 @@ void read_pre_tokenizer(const JsonObject& root, TokenizerFile& file) {
   }
   const bool characters = file.byte_encoding == ByteEncoding::byte_fallback;
   validate(
-      byte_level != characters && (byte_level || file.patterns.empty()),
+      byte_level != characters && (byte_level || file.splits.empty()),
       "{}: only ByteLevel with patterns before it, or Llama 2's normalizer or Metaspace alone, "
       "are supported",
       root.at("pre_tokenizer"));

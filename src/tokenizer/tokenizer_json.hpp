@@ -9,7 +9,7 @@
 
 #include "tokenizer/bpe.hpp"
 #include "tokenizer/json_object.hpp"
-#include "tokenizer/pattern.hpp"
+#include "tokenizer/split.hpp"
 #include "tokenizer/tokenizer.hpp"
 
 namespace llamesh::tokenizer {
@@ -43,8 +43,8 @@ enum class PrefixSpace : std::uint8_t {
 struct TokenizerFile {
   ByteEncoding byte_encoding = ByteEncoding::byte_level;
   PrefixSpace prefix_space = PrefixSpace::never;
-  bool to_nfc = false;            ///< text between added tokens is normalized to NFC
-  std::vector<Pattern> patterns;  ///< each splits the pieces left by the previous ones
+  bool to_nfc = false;        ///< text between added tokens is normalized to NFC
+  std::vector<Split> splits;  ///< each splits the pieces left by the previous ones
   std::unordered_map<std::string, std::int32_t> vocabulary;
   std::vector<Merge> merges;
   bool ignore_merges = false;  ///< a word in the vocabulary is taken without merging
@@ -71,7 +71,7 @@ std::string read_adjacent_config(const std::string& tokenizer_path);
 std::string read_tokenizer_file(const std::string& path);
 
 /// Reads normalizer, pre_tokenizer and decoder from a tokenizer.json into byte_encoding,
-/// prefix_space and patterns.
+/// prefix_space and splits.
 void read_text_steps(const JsonObject& root, TokenizerFile& file);
 
 /// Reads post_processor into prefix_ids and suffix_ids. Requires the vocabulary.

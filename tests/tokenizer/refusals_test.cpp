@@ -48,8 +48,6 @@ TEST(TokenizerRefusals, UnsupportedPartsAreNamed) {
   refused("gpt2.json", "/decoder", {{"type", "WordPiece"}}, "decoder of type 'WordPiece'");
   refused("gpt2.json", "/post_processor", {{"type", "BertProcessing"}}, "'BertProcessing'");
   refused("gpt2.json", "/added_tokens/0/single_word", true, "'single_word: true' is not supported");
-  refused("llama3.json", "/pre_tokenizer/pretokenizers/0/behavior", "Removed", "behavior: Removed");
-  refused("llama3.json", "/pre_tokenizer/pretokenizers/0/invert", true, "'invert: true'");
   refused("llama3.json", "/post_processor/single/1/Sequence/id", "B", "one sequence A");
   refused("llama2.json", "/normalizer/normalizers/1/content", "_", "Replace other than");
   refused("llama2.json", "/added_tokens/0/normalized", true,
