@@ -64,8 +64,8 @@ std::optional<std::int32_t> special_token(const std::string& name, const Tokeniz
                                           std::initializer_list<std::string_view> usual) {
   if (stated) {
     const auto id = find_token(file, *stated);
-    validate(id.has_value(), "{}: tokenizer_config.json names the token '{}', which is not there",
-             name, *stated);
+    validate(id.has_value(), "{}: the files beside it name an empty token as BOS or EOS; remove it",
+             name);
     return id;
   }
   for (const auto token : usual)

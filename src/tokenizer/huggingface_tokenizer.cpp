@@ -310,14 +310,14 @@ void HuggingFaceTokenizer::append_symbols(std::string_view word,
 }
 
 std::shared_ptr<const Tokenizer> parse_hugging_face(const std::string& name, std::string_view json,
-                                                    std::string_view config) {
+                                                    const CompanionFiles& companions) {
+  const auto config = parse_tokenizer_config(name, companions);
   return std::make_shared<const HuggingFaceTokenizer>(
-      name, parse_tokenizer_json(name, json),
-      parse_tokenizer_config(name + "'s tokenizer_config.json", config));
+      name, parse_tokenizer_json(name, json, config), config);
 }
 
 std::shared_ptr<const Tokenizer> open_hugging_face(const std::string& path) {
-  return parse_hugging_face(path, read_tokenizer_file(path), read_adjacent_config(path));
+  return parse_hugging_face(path, read_tokenizer_file(path), read_companion_files(path));
 }
 
 }  // namespace llamesh::tokenizer

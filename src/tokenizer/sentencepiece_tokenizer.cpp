@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "core/error.hpp"
-#include "core/text.hpp"
 #include "tokenizer/json_object.hpp"
 #include "tokenizer/object_pool.hpp"
 #include "tokenizer/sentencepiece_model.hpp"
@@ -62,19 +61,31 @@ std::size_t dropped_spaces(const Processor& processor) {
   return text.empty() ? text.npos : spaces.size() - text.size();
 }
 
-/// Returns the id of a token that tokenizer_config.json names; `own` if it names none.
+/// Throws a user error if a companion file names a token that the model lacks: transformers would
+/// add it, and find it in texts.
+void check_named_tokens(const Processor& processor, const TokenizerConfig& config) {
+  for (const auto* tokens : {&config.added, &config.special})
+    for (const auto& [where, token, id, has_flags] : *tokens) {
+      const int known = processor.PieceToId(token.content);
+      validate(
+          processor.IdToPiece(known) == token.content,
+          "{}: names the token '{}', which the SentencePiece model lacks; use a tokenizer.json",
+          where, shown(token.content));
+      validate(id != NamedId::stated || token.id == known,
+               "{}: '{}' has id {} here, but {} in the SentencePiece model; correct the id", where,
+               shown(token.content), token.id, known);
+    }
+}
+
+/// Returns the id of a token that is named, or else `own`.
 std::optional<std::int32_t> named(const Processor& processor,
                                   const std::optional<std::string>& token, int own) {
-  if (!token || token->empty()) return own >= 0 ? std::optional(own) : std::nullopt;
-  const int id = processor.PieceToId(*token);
-  validate(processor.IdToPiece(id) == *token,
-           "tokenizer_config.json names the token '{}', which the SentencePiece model lacks "
-           "(added_tokens.json is not read); use a tokenizer.json",
-           excerpt(*token));
-  return id;
+  if (token && !token->empty()) return processor.PieceToId(*token);
+  return own >= 0 ? std::optional(own) : std::nullopt;
 }
 
 Vocabulary make_vocabulary(const Processor& processor, const TokenizerConfig& config) {
+  check_named_tokens(processor, config);
   Vocabulary vocabulary;
   for (int id = 0; id < processor.GetPieceSize(); ++id)
     vocabulary.bytes.push_back(bytes_of_piece(processor, id));
@@ -301,14 +312,13 @@ class SentencePieceTokenizer final : public Tokenizer {
 
 std::shared_ptr<const Tokenizer> parse_sentencepiece(const std::string& name,
                                                      const std::string& model,
-                                                     std::string_view config) {
+                                                     const CompanionFiles& companions) {
   return std::make_shared<const SentencePieceTokenizer>(
-      load(name, model), parse_tokenizer_config(name + "'s tokenizer_config.json", config),
-      is_bpe(model));
+      load(name, model), parse_tokenizer_config(name, companions), is_bpe(model));
 }
 
 std::shared_ptr<const Tokenizer> open_sentencepiece(const std::string& path) {
-  return parse_sentencepiece(path, read_tokenizer_file(path), read_adjacent_config(path));
+  return parse_sentencepiece(path, read_tokenizer_file(path), read_companion_files(path));
 }
 
 }  // namespace llamesh::tokenizer

@@ -111,27 +111,34 @@ class TextStream {
 /// file and what in it is malformed or unsupported.
 std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name);
 
+/// Contents of the files beside a tokenizer file; empty if there is none.
+struct CompanionFiles {
+  std::string tokenizer_config = {};    ///< tokenizer_config.json
+  std::string special_tokens_map = {};  ///< special_tokens_map.json
+  std::string added_tokens = {};        ///< added_tokens.json
+};
+
 /// Opens a Hugging Face tokenizer.json: byte-level BPE (GPT-2, Llama 3 and others by their own
 /// pattern) or BPE with byte fallback (Llama 2). Bytes that are not UTF-8 become those bytes'
 /// tokens. If a vocabulary lacks some (SmolLM2's lacks control characters), text that needs them is
-/// a user error. BOS and EOS come from tokenizer_config.json in the same folder, or else from added
-/// tokens with the usual names. Prefix and suffix tokens come from the post-processor's template.
+/// a user error. The tokens that the companion files name are added, as in transformers 5. BOS and
+/// EOS come from them, or else from tokens with the usual names. Prefix and suffix tokens come from
+/// the post-processor's template.
 std::shared_ptr<const Tokenizer> open_hugging_face(const std::string& path);
 
-/// Like open_hugging_face(), from the texts of tokenizer.json and tokenizer_config.json (may be
-/// empty); `name` is for messages.
+/// Like open_hugging_face(), from the text of tokenizer.json; `name` is for messages.
 std::shared_ptr<const Tokenizer> parse_hugging_face(const std::string& name, std::string_view json,
-                                                    std::string_view config);
+                                                    const CompanionFiles& companions = {});
 
 /// Opens a SentencePiece model. Bytes that are not UTF-8 become U+FFFD, as in the library. BOS is a
-/// prefix token if tokenizer_config.json in the same folder sets add_bos_token.
+/// prefix token if tokenizer_config.json in the same folder sets add_bos_token. Throws a user error
+/// if a companion file names a token that the model lacks.
 std::shared_ptr<const Tokenizer> open_sentencepiece(const std::string& path);
 
-/// Like open_sentencepiece(), from the model's bytes and the text of tokenizer_config.json (may be
-/// empty).
+/// Like open_sentencepiece(), from the model's bytes.
 std::shared_ptr<const Tokenizer> parse_sentencepiece(const std::string& name,
                                                      const std::string& model,
-                                                     std::string_view config);
+                                                     const CompanionFiles& companions = {});
 
 /// A Jinja template that turns conversations into text.
 struct ChatTemplateText {

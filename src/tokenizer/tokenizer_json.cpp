@@ -2,11 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
-#include <set>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "core/error.hpp"
-#include "core/file.hpp"
 #include "core/json.hpp"
 #include "tokenizer/json_object.hpp"
 
@@ -71,9 +70,62 @@ void read_model(const JsonObject& model, TokenizerFile& file) {
   read_merges(model, file);
 }
 
+/// Adds tokens to a file's as the tokenizers library does (added_vocabulary.rs, add_tokens): those
+/// that the tokenizer has keep their ids and take the new flags, and others get the next free ids.
+class TokenAdder {
+ public:
+  explicit TokenAdder(TokenizerFile& file)
+      : file_(file), next_id_(static_cast<std::int32_t>(file.vocabulary.size())) {
+    for (std::size_t i = 0; i < file.added.size(); ++i) {
+      indices_.emplace(file.added[i].content, i);
+      next_id_ = std::max(next_id_, file.added[i].id + 1);
+    }
+  }
+
+  /// Returns null if the text is not an added token.
+  const AddedToken* find_added(const std::string& content) const {
+    const auto index = indices_.find(content);
+    return index == indices_.end() ? nullptr : &file_.added[index->second];
+  }
+  /// Returns the id of a token that the tokenizer has.
+  std::optional<std::int32_t> find(const std::string& content) const {
+    if (const AddedToken* added = find_added(content)) return added->id;
+    const auto known = file_.vocabulary.find(content);
+    return known == file_.vocabulary.end() ? std::nullopt : std::optional(known->second);
+  }
+  std::int32_t id_of(const std::string& content) const { return find(content).value_or(next_id_); }
+  /// Throws a user error unless the library gives the token its stated id.
+  void check_id(const std::string& where, const AddedToken& token) const {
+    const auto known = find(token.content);
+    validate(token.id == known.value_or(next_id_),
+             "{}: '{}' has id {} here, but the tokenizers library gives it {}, {}; correct the id",
+             where, shown(token.content), token.id, known.value_or(next_id_),
+             known ? "its id in the tokenizer" : "the next free id");
+  }
+  void add(const std::string& where, AddedToken token) {
+    const bool text_is_changed = file_.byte_encoding == ByteEncoding::byte_fallback || file_.to_nfc;
+    validate(!(token.normalized && text_is_changed),
+             "{}: '{}' with 'normalized: true' together with a normalizer is not supported; where "
+             "there is a tokenizer.model, name that file",
+             where, shown(token.content));
+    if (!find(token.content)) ++next_id_;
+    const auto [index, is_new] = indices_.emplace(token.content, file_.added.size());
+    if (is_new)
+      file_.added.push_back(std::move(token));
+    else
+      file_.added[index->second] = std::move(token);
+  }
+
+ private:
+  TokenizerFile& file_;
+  std::int32_t next_id_;
+  std::unordered_map<std::string, std::size_t> indices_;
+};
+
 void read_added_tokens(const JsonObject& root, TokenizerFile& file) {
   if (root.find("added_tokens") == nullptr) return;
   const auto& tokens = root.array("added_tokens");
+  TokenAdder adder(file);
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     const JsonObject token(fmt::format("{}[{}]", root.at("added_tokens"), i), tokens[i]);
     token.only({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
@@ -84,16 +136,40 @@ void read_added_tokens(const JsonObject& root, TokenizerFile& file) {
                      token.flag("rstrip", false),
                      token.flag("normalized", false),
                      token.flag("special", false)};
-    const bool text_is_changed = file.byte_encoding == ByteEncoding::byte_fallback || file.to_nfc;
-    validate(!(added.normalized && text_is_changed),
-             "{}: '{}' with 'normalized: true' together with a normalizer is not supported; where "
-             "there is a tokenizer.model, name that file",
-             token.where(), shown(added.content));
-    const auto known = file.vocabulary.find(added.content);
-    validate(known == file.vocabulary.end() || known->second == added.id,
-             "{}: '{}' has id {} here, but {} in model.vocab", token.where(), shown(added.content),
-             added.id, known == file.vocabulary.end() ? 0 : known->second);
-    if (!added.content.empty()) file.added.push_back(std::move(added));
+    if (added.content.empty()) continue;
+    adder.check_id(token.where(), added);
+    adder.add(token.where(), std::move(added));
+  }
+}
+
+/// Adds the tokens that are named beside the file, as transformers 5 does (TokenizersBackend):
+/// first those with stated ids, then the special ones that are not added tokens yet.
+void add_named_tokens(const TokenizerConfig& config, TokenizerFile& file) {
+  TokenAdder adder(file);
+  std::unordered_set<std::string> special;
+  for (const NamedToken& named : config.special) special.insert(named.token.content);
+  for (const auto& [where, named, id, has_flags] : config.added) {
+    adder.check_id(where, named);
+    const bool known = adder.find_added(named.content) != nullptr;
+    if (known && !has_flags) continue;
+    AddedToken token = named;
+    if (!known && special.contains(token.content)) token.special = true;
+    adder.add(where, std::move(token));
+  }
+  const TokenAdder before = adder;
+  for (const auto& [where, named, id, has_flags] : config.special) {
+    if (before.find_added(named.content) != nullptr) continue;
+    validate(id == NamedId::assigned,
+             "{}: '{}' is not among the added tokens in tokenizer.json; list it there, or with its "
+             "id in added_tokens_decoder in tokenizer_config.json",
+             where, shown(named.content));
+    AddedToken token = named;
+    token.id = adder.id_of(named.content);
+    const AddedToken* other = adder.find_added(named.content);
+    validate(other == nullptr || *other == token,
+             "{}: '{}' has other flags than where it is named before; write them alike", where,
+             shown(named.content));
+    adder.add(where, std::move(token));
   }
 }
 
@@ -114,16 +190,10 @@ void check_ids(const std::string& name, const TokenizerFile& file) {
   for (const auto& token : file.added) claim(token.content, token.id);
 }
 
-/// Returns a token's content from tokenizer_config.json: a text or an object.
-std::optional<std::string> token_text(const JsonObject& config, std::string_view key) {
-  const json* token = config.find(key);
-  if (token == nullptr) return std::nullopt;
-  return token->is_object() ? config.object(key).text("content") : config.text(key);
-}
-
 }  // namespace
 
-TokenizerFile parse_tokenizer_json(const std::string& name, std::string_view text) {
+TokenizerFile parse_tokenizer_json(const std::string& name, std::string_view text,
+                                   const TokenizerConfig& config) {
   const json parsed = parse_json(text, name);
   const JsonObject root(name, parsed);
   // truncation and padding concern batches, which are made elsewhere.
@@ -133,30 +203,11 @@ TokenizerFile parse_tokenizer_json(const std::string& name, std::string_view tex
   read_text_steps(root, file);
   read_model(root.object("model"), file);
   read_added_tokens(root, file);
-  read_post_processor(root, file);
   check_ids(name, file);
+  add_named_tokens(config, file);
+  check_ids(name, file);  // the next free id may lie in the vocabulary, if that has holes
+  read_post_processor(root, file);
   return file;
-}
-
-TokenizerConfig parse_tokenizer_config(const std::string& name, std::string_view text) {
-  if (text.empty()) return {};
-  const json parsed = parse_json(text, name);
-  const JsonObject config(name, parsed);
-  TokenizerConfig result{token_text(config, "bos_token"), token_text(config, "eos_token"), {}};
-  if (config.find("add_bos_token") != nullptr) result.add_bos = config.flag("add_bos_token");
-  return result;
-}
-
-std::string read_adjacent_config(const std::string& tokenizer_path) {
-  const auto path = std::filesystem::path(tokenizer_path).replace_filename("tokenizer_config.json");
-  std::error_code ignored;
-  return std::filesystem::exists(path, ignored) ? read_tokenizer_file(path.string()) : "";
-}
-
-std::string read_tokenizer_file(const std::string& path) {
-  std::string text = read_file(path, 256 << 20);
-  validate(!text.empty(), "tokenizer file '{}' is empty", path);
-  return text;
 }
 
 }  // namespace llamesh::tokenizer

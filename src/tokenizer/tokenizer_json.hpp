@@ -11,18 +11,9 @@
 #include "tokenizer/json_object.hpp"
 #include "tokenizer/split.hpp"
 #include "tokenizer/tokenizer.hpp"
+#include "tokenizer/tokenizer_config.hpp"
 
 namespace llamesh::tokenizer {
-
-/// A token that is matched in the raw text, before anything else.
-struct AddedToken {
-  std::int32_t id;
-  std::string content;
-  bool lstrip;      ///< absorbs white space before it
-  bool rstrip;      ///< absorbs white space after it
-  bool normalized;  ///< matched after all tokens without this flag
-  bool special;     ///< a control token, which ordinary text should not contain
-};
 
 /// Spelling of bytes in the vocabulary.
 enum class ByteEncoding : std::uint8_t {
@@ -53,22 +44,10 @@ struct TokenizerFile {
   std::vector<std::int32_t> suffix_ids;
 };
 
-/// Parses a tokenizer.json; `name` begins all messages. Throws a user error for malformed contents,
-/// and names unsupported features.
-TokenizerFile parse_tokenizer_json(const std::string& name, std::string_view text);
-
-/// Contents of tokenizer_config.json.
-struct TokenizerConfig {
-  std::optional<std::string> bos;
-  std::optional<std::string> eos;
-  std::optional<bool> add_bos;
-};
-TokenizerConfig parse_tokenizer_config(const std::string& name, std::string_view text);
-
-/// Reads tokenizer_config.json from the folder of a tokenizer file; empty if there is none.
-std::string read_adjacent_config(const std::string& tokenizer_path);
-/// Reads a whole file up to 256 MiB. Throws a user error that names it.
-std::string read_tokenizer_file(const std::string& path);
+/// Parses a tokenizer.json; `name` begins all messages. Adds the tokens that `config` names. Throws
+/// a user error for malformed contents, and names unsupported features.
+TokenizerFile parse_tokenizer_json(const std::string& name, std::string_view text,
+                                   const TokenizerConfig& config);
 
 /// Reads normalizer, pre_tokenizer and decoder from a tokenizer.json into byte_encoding,
 /// prefix_space and splits.

@@ -316,7 +316,7 @@ TEST(ChatTemplate, ItsTokensNeedNotBeSpecialToTheTokenizer) {
         tokens.push_back(segment.text);
   EXPECT_GE(tokens.size(), 10U);
   const auto json = with_added_tokens(tokens);
-  const auto tokenizer = tokenizer::parse_hugging_face("t.json", json, "");
+  const auto tokenizer = tokenizer::parse_hugging_face("t.json", json);
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     const auto id = static_cast<std::int32_t>(900 + i);
     EXPECT_EQ(tokenizer->special_token(tokens[i]), id) << tokens[i];

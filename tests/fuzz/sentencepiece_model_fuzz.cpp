@@ -8,6 +8,6 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string bytes(reinterpret_cast<const char*>(data), size);
   llamesh::test::open_and_use(
-      [&] { return llamesh::tokenizer::parse_sentencepiece("fuzzed", bytes, ""); });
+      [&] { return llamesh::tokenizer::parse_sentencepiece("fuzzed", bytes); });
   return 0;
 }

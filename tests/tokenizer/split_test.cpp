@@ -20,7 +20,7 @@ std::shared_ptr<const Tokenizer> open_with_split(const nlohmann::json& split) {
   auto json = read_golden_json("gpt2.json");
   json["pre_tokenizer"]["use_regex"] = false;
   json["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {split, json["pre_tokenizer"]}}};
-  return parse_hugging_face("t.json", json.dump(), "");
+  return parse_hugging_face("t.json", json.dump());
 }
 
 TEST(TokenizerSplit, EveryBehaviorHasTheIdsOfTheLibrary) {
