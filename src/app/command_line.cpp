@@ -345,6 +345,8 @@ void CommandLine::add_models() {
                                 "As data.chat_template (default: the run's; auto for a folder)");
   add_named<data::LossOn>(command, "--loss-on", evaluate_.loss_on,
                           "As data.loss_on (default: the run's; assistant for a folder)");
+  add_named<data::Reasoning>(command, "--reasoning", evaluate_.reasoning,
+                             "As data.reasoning (default: the run's; refuse for a folder)");
   command->add_option("--sequence-length", evaluate_.sequence_length,
                       "In tokens (default: the run's; for a Hugging Face folder 512, or the "
                       "model's positions if it has fewer)");
@@ -389,6 +391,7 @@ void CommandLine::add_tokenize() {
   add_named<data::ChatTemplate>(command, "--chat-template", to.chat_template,
                                 "As data.chat_template");
   add_named<data::LossOn>(command, "--loss-on", to.loss_on, "As data.loss_on");
+  add_named<data::Reasoning>(command, "--reasoning", to.reasoning, "As data.reasoning");
   add_examples(
       command,
       {"llamesh tokenize --tokenizer folder --input chats.jsonl --show 2",

@@ -37,6 +37,9 @@ Origin origin_of(const std::string& config) {
           .value_or(usual);
   origin.data.loss_on = config::value_of_name<data::LossOn>(value_of(root, "data", "loss_on"))
                             .value_or(origin.data.loss_on);
+  origin.data.reasoning =
+      config::value_of_name<data::Reasoning>(value_of(root, "data", "reasoning"))
+          .value_or(origin.data.reasoning);
   origin.data.document_mask = value_of(root, "data", "document_mask") == "true";
   if (const auto id = value_of(root, "data", "eos_token"); !id.empty())
     origin.data.eos_token = std::strtoll(id.c_str(), nullptr, 10);

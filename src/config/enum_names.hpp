@@ -109,6 +109,10 @@ inline EnumNames<data::LossOn> names(data::LossOn) {
   return {{{"assistant", assistant}, {"last_assistant", last_assistant}, {"all", all}}};
 }
 
+inline EnumNames<data::Reasoning> names(data::Reasoning) {
+  return {{{"refuse", data::Reasoning::refuse}, {"drop", data::Reasoning::drop}}};
+}
+
 inline EnumNames<data::Order> names(data::Order) {
   return {{{"shuffled", data::Order::shuffled}, {"sequential", data::Order::sequential}}};
 }

@@ -133,6 +133,7 @@ void training_keys(Io& io, Inputs& in) {
     io.key("tokenizer", in.data.tokenizer);
     io.key("chat_template", in.data.chat_template);
     io.key("loss_on", in.data.loss_on);
+    io.key("reasoning", in.data.reasoning);
     io.key("sequence_length", in.data.sequence_length, from_to(1, 1 << 24));
     io.key("order", in.data.order);
     io.key("token_dtype", in.data.token_dtype);

@@ -66,6 +66,9 @@ enum class LossOn : std::uint8_t {
   all,             ///< everything, also the prompts
 };
 
+/// What to do with messages that have reasoning in a field of their own, which no template writes.
+enum class Reasoning : std::uint8_t { refuse, drop };
+
 /// Files that are read as one stream.
 struct SourceOptions {
   std::vector<std::string> files;
@@ -84,7 +87,8 @@ struct DataOptions {
   std::string tokenizer = "byte";  ///< for text and JSONL: a name for tokenizer::open_tokenizer
   ChatTemplate chat_template = ChatTemplate::automatic;  ///< for conversations in JSONL
   LossOn loss_on = LossOn::assistant;                    ///< for instructions and conversations
-  std::int64_t sequence_length = 512;                    ///< tokens
+  Reasoning reasoning = Reasoning::refuse;  ///< for conversations; changes no token that is read
+  std::int64_t sequence_length = 512;       ///< tokens
   Order order = Order::shuffled;
   TokenDtype token_dtype = TokenDtype::from_header;
   Packing packing = Packing::concatenate;  ///< of training data

@@ -2,182 +2,18 @@
 
 #include <algorithm>
 #include <cctype>
-#include <nlohmann/json.hpp>
-#include <optional>
 #include <utility>
 
 #include "core/error.hpp"
 #include "core/text.hpp"
 #include "data/chat_template.hpp"
+#include "data/record_fields.hpp"
 
 namespace llamesh::data {
 namespace {
 
 constexpr std::size_t longest_record = std::size_t{256} << 20;
 constexpr std::string_view white_space = " \t\r\n";
-
-struct MessageFields {
-  std::optional<std::string> role;
-  std::optional<std::string> content;
-  std::string tool_field;  ///< name of a field with tool calls, if there is one
-};
-
-struct Fields {
-  std::optional<std::string> text;
-  std::optional<std::string> instruction;
-  std::optional<std::string> input;
-  std::optional<std::string> output;
-  std::optional<std::vector<MessageFields>> messages;
-  std::string tool_field;     ///< name of a field with tools, if there is one
-  std::string context_field;  ///< name of a field with a system text or earlier turns
-};
-
-/// A parser handler that takes the known fields and ignores all else, so that no line needs more
-/// memory than its strings.
-class Handler final : public nlohmann::json_sax<nlohmann::json> {
- public:
-  explicit Handler(const LineNumber& where) : where_(where) {}
-  Fields take() { return std::move(fields_); }
-
-  bool null() override {
-    if (depth_ == 0) refuse_root();
-    if (depth_ == 2 && in_messages_) refuse("a list of objects");
-    note_unread();
-    return true;
-  }
-  bool boolean(bool /*value*/) override { return other(); }
-  bool number_integer(number_integer_t value) override {
-    return number(static_cast<double>(value));
-  }
-  bool number_unsigned(number_unsigned_t value) override {
-    return number(static_cast<double>(value));
-  }
-  bool number_float(number_float_t value, const string_t& /*text*/) override {
-    return number(value);
-  }
-  bool binary(binary_t& /*value*/) override { return other(); }
-
-  bool string(string_t& value) override {
-    auto* const field = target();
-    if (field == nullptr) {
-      if (!value.empty()) note_unread(0);  // tools may be a list written as a string
-      return other();
-    }
-    validate(!field->has_value(), "{}: '{}' appears twice", where_, key_);
-    *field = std::move(value);
-    return true;
-  }
-  bool key(string_t& name) override {
-    if (depth_ == 1 || (depth_ == 3 && in_messages_)) key_ = name;
-    return true;
-  }
-  bool start_object(std::size_t /*size*/) override {
-    if (depth_ == 2 && in_messages_)
-      fields_.messages->emplace_back();
-    else if (depth_ > 0)
-      other();
-    ++depth_;
-    return true;
-  }
-  bool end_object() override {
-    --depth_;
-    if (depth_ == 2 && in_messages_) {
-      const MessageFields& message = fields_.messages->back();
-      if (!message.tool_field.empty() || !message.role || !message.content) refuse_message(message);
-      key_ = "messages";
-    }
-    return true;
-  }
-  bool start_array(std::size_t /*size*/) override {
-    if (depth_ == 1 && key_ == "messages") {
-      validate(!fields_.messages, "{}: 'messages' appears twice", where_);
-      fields_.messages.emplace();
-      in_messages_ = true;
-    } else {
-      other();
-    }
-    ++depth_;
-    return true;
-  }
-  bool end_array() override {
-    if (--depth_ == 1) in_messages_ = false;
-    return true;
-  }
-  bool parse_error(std::size_t position, const std::string& /*token*/,
-                   const nlohmann::json::exception& /*error*/) override {
-    refuse_json(position);
-  }
-  [[noreturn]] void refuse_json(std::size_t position) const {
-    fail(ExitCode::bad_input, "{}: not valid JSON at byte {} of the {}", where_, position,
-         where_.record == 0 ? "line; each line holds one object" : "record");
-  }
-
- private:
-  /// Returns the destination for a string at this place, or null.
-  std::optional<std::string>* target() {
-    if (depth_ == 1) {
-      const std::pair<std::string_view, std::optional<std::string>*> known[] = {
-          {"text", &fields_.text},
-          {"instruction", &fields_.instruction},
-          {"input", &fields_.input},
-          {"output", &fields_.output}};
-      for (const auto& [name, field] : known)
-        if (key_ == name) return field;
-    }
-    if (depth_ == 3 && in_messages_) {
-      if (key_ == "role") return &fields_.messages->back().role;
-      if (key_ == "content") return &fields_.messages->back().content;
-    }
-    return nullptr;
-  }
-  /// OpenAI's weight of a message in the loss.
-  bool number(double value) {
-    const bool is_weight = depth_ == 3 && in_messages_ && key_ == "weight";
-    validate(!is_weight || value == 1,
-             "{}: message {} has the weight {}, but only 1 is supported; remove the record, or use "
-             "data.loss_on=last_assistant",
-             where_, fields_.messages->size(), value);
-    return other();
-  }
-  /// Handles a value that is not a string, or an unexpected string.
-  bool other() {
-    if (depth_ == 0) refuse_root();
-    note_unread();
-    if (target() != nullptr) refuse("a string");
-    if ((depth_ == 1 && key_ == "messages") || (depth_ == 2 && in_messages_))
-      refuse("a list of objects");
-    return true;
-  }
-  /// Notes fields that are part of a conversation, but are not read: tools, tool calls, and a
-  /// system text or earlier turns outside the messages. A value counts if it is inside the field's
-  /// list or object: an empty one is as good as none. With `inside` 0 the field's own value counts.
-  void note_unread(int inside = 1) {
-    if (depth_ == 1 + inside && (key_ == "tools" || key_ == "functions")) fields_.tool_field = key_;
-    if (depth_ == 1 + inside && (key_ == "system" || key_ == "history"))
-      fields_.context_field = key_;
-    if (depth_ == 3 + inside && in_messages_ && (key_ == "tool_calls" || key_ == "function_call"))
-      fields_.messages->back().tool_field = key_;
-  }
-  [[noreturn]] void refuse(std::string_view expected) const {
-    fail(ExitCode::bad_input, "{}: '{}' must be {}", where_, key_, expected);
-  }
-  [[noreturn]] void refuse_root() const {
-    fail(ExitCode::bad_input, "{}: expected one JSON object, {{...}}", where_);
-  }
-  [[noreturn]] void refuse_message(const MessageFields& message) const {
-    validate(message.tool_field.empty(),
-             "{}: message {} has '{}'; tools are not supported, remove the record", where_,
-             fields_.messages->size(), message.tool_field);
-    fail(ExitCode::bad_input, "{}: message {} needs 'role' and 'content'", where_,
-         fields_.messages->size());
-  }
-
-  LineNumber where_;
-  Fields fields_;
-  int depth_ = 0;             ///< open containers
-  bool in_messages_ = false;  ///< inside the list
-  std::string key_;           ///< last key in the root object, or in a message
-};
 
 /// Checks that the messages are an optional system message, then user and assistant in turn.
 void check_roles(const std::vector<MessageFields>& messages, const LineNumber& where) {
@@ -199,6 +35,32 @@ void check_roles(const std::vector<MessageFields>& messages, const LineNumber& w
   }
 }
 
+/// Sets which segments are in the loss: of the answers, each a run of segments that are now, those
+/// that `answers` and `loss_on` both include. Their borders stay, and so do the tokens.
+void set_loss(Document& document, std::vector<bool> answers, LossOn loss_on) {
+  if (loss_on == LossOn::last_assistant) std::fill(answers.begin(), answers.end() - 1, false);
+  std::size_t begun = 0;
+  bool in_answer = false;
+  for (TextSegment& segment : document.segments) {
+    if (segment.in_loss && !in_answer) ++begun;
+    in_answer = segment.in_loss;
+    segment.in_loss = in_answer ? answers.at(begun - 1) : loss_on == LossOn::all;
+  }
+}
+
+/// Checks that a user's or system message asks for the loss that it has. OpenAI's weight 1 is the
+/// default of all messages and asks for nothing.
+void check_prompt(const MessageFields& message, std::size_t number, const LineNumber& where,
+                  LossOn loss_on) {
+  if (!message.in_loss || (message.loss_key == "weight" && *message.in_loss)) return;
+  const bool in_loss = loss_on == LossOn::all;
+  validate(*message.in_loss == in_loss,
+           "{}: message {} ({}) has '{}', but prompts are {} the loss; remove the key, or set "
+           "data.loss_on={}",
+           where, number, *message.role, message.loss_key, in_loss ? "all in" : "not in",
+           in_loss ? "assistant" : "all");
+}
+
 Document conversation(std::vector<MessageFields> fields, const LineNumber& where,
                       const ConversationOptions& options) {
   validate(options.unknown_template.empty(), "{}: {}", where, options.unknown_template);
@@ -207,28 +69,23 @@ Document conversation(std::vector<MessageFields> fields, const LineNumber& where
   validate(!fields.empty(), "{}: the chat has no assistant message, so there is nothing to learn",
            where);
   std::vector<ChatMessage> messages;
+  std::vector<bool> answers;
   for (auto& message : fields) {
-    const bool empty_answer = *message.role == "assistant" && message.content->empty();
+    const bool is_answer = *message.role == "assistant";
+    validate(!is_answer || !message.content->empty(),
+             "{}: message {} (assistant) is empty; remove it", where, messages.size() + 1);
+    if (is_answer)
+      answers.push_back(message.in_loss.value_or(true));
+    else
+      check_prompt(message, messages.size() + 1, where, options.loss_on);
     messages.push_back({std::move(*message.role), std::move(*message.content)});
-    validate(!empty_answer, "{}: message {} (assistant) is empty; remove it", where,
-             messages.size());
   }
-  return render(options.chat_template, messages, where);
+  Document document = render(options.chat_template, messages, where);
+  set_loss(document, std::move(answers), options.loss_on);
+  return document;
 }
 
-/// Widens or narrows the loss, which covers all answers.
-void set_loss(Document& document, LossOn loss_on) {
-  auto& segments = document.segments;
-  if (loss_on == LossOn::all)
-    for (TextSegment& segment : segments) segment.in_loss = true;
-  if (loss_on != LossOn::last_assistant) return;
-  const auto in_loss = [](const TextSegment& segment) { return segment.in_loss; };
-  const auto end = std::find_if(segments.rbegin(), segments.rend(), in_loss);
-  const auto before = std::find_if_not(end, segments.rend(), in_loss);
-  for (auto at = before; at != segments.rend(); ++at) at->in_loss = false;
-}
-
-Document answer(const Fields& fields, const LineNumber& where) {
+Document answer(const RecordFields& fields, const LineNumber& where, LossOn loss_on) {
   validate(!fields.instruction->empty(), "{}: 'instruction' is empty; remove the record", where);
   const bool has_input = fields.input && !fields.input->empty();
   std::string prompt = "Below is an instruction that describes a task";
@@ -237,7 +94,7 @@ Document answer(const Fields& fields, const LineNumber& where) {
             *fields.instruction;
   if (has_input) prompt += "\n\n### Input:\n" + *fields.input;
   prompt += "\n\n### Response:";
-  return {{{std::move(prompt), false, false}, {*fields.output, true, true}}};
+  return {{{std::move(prompt), loss_on == LossOn::all, false}, {*fields.output, true, true}}};
 }
 
 /// Returns the size in bytes of the object at the start of `text`, by counting braces outside its
@@ -266,36 +123,19 @@ std::size_t object_size(std::string_view text, const LineNumber& where) {
        text.size() == longest_record ? ", the limit for a record" : ", the rest of the file");
 }
 
-Document read_record(std::string_view record, const LineNumber& where,
-                     const ConversationOptions& options) {
-  Handler handler(where);
-  // The parser would take a NUL for the end of the text.
-  if (const auto nul = record.find('\0'); nul != record.npos) handler.refuse_json(nul + 1);
-  nlohmann::json::sax_parse(record.begin(), record.end(), &handler);
-  Fields fields = handler.take();
-  validate(fields.context_field.empty() || !(fields.messages || fields.instruction),
-           "{}: has '{}', which is not read; write the conversation as 'messages', with a first "
-           "message whose role is system, or remove the field",
-           where, fields.context_field);
-  if (fields.messages) {
-    validate(fields.tool_field.empty(), "{}: has '{}', which are not supported; remove the record",
-             where, fields.tool_field);
-    return conversation(std::move(*fields.messages), where, options);
-  }
-  if (fields.instruction && fields.output) return answer(fields, where);
-  validate(fields.text.has_value(),
-           "{}: has neither 'text', nor 'instruction' and 'output', nor 'messages'", where);
-  validate(!fields.text->empty(), "{}: 'text' is empty; remove the record", where);
-  return {{{std::move(*fields.text), true, true}}};
-}
-
 }  // namespace
 
 Document parse_jsonl(std::string_view record, const LineNumber& where,
                      const ConversationOptions& options) {
-  Document document = read_record(record, where, options);
-  set_loss(document, options.loss_on);
-  return document;
+  RecordFields fields = read_fields(record, where, options.reasoning);
+  validate(fields.unread.empty() || !(fields.messages || fields.instruction), "{}: has '{}'; {}",
+           where, fields.unread, fields.advice);
+  if (fields.messages) return conversation(std::move(*fields.messages), where, options);
+  if (fields.instruction && fields.output) return answer(fields, where, options.loss_on);
+  validate(fields.text.has_value(),
+           "{}: has neither 'text', nor 'instruction' and 'output', nor 'messages'", where);
+  validate(!fields.text->empty(), "{}: 'text' is empty; remove the record", where);
+  return {{{std::move(*fields.text), true, true}}};
 }
 
 bool has_json_name(std::string_view path) {

@@ -47,6 +47,7 @@ struct ConversationOptions {
   /// Error for the first conversation if chat_template is automatic and none was recognized.
   std::string unknown_template = {};
   LossOn loss_on = LossOn::assistant;
+  Reasoning reasoning = Reasoning::refuse;
 };
 
 /// A record's position, for messages: "'f.jsonl', line 7" or "'f.json', record 3 (line 7)".
@@ -61,15 +62,16 @@ struct LineNumber {
 ///
 /// - `messages`, a list of {role, content}: a conversation, which render() writes by its template.
 ///   The first role may be system; then user and assistant take turns. All that the assistant has
-///   to generate is in the loss. Anything after its last turn is dropped.
+///   to generate is in the loss, except in turns whose `train`, `weight` or like key is 0 or false.
+///   Anything after its last turn is dropped.
 /// - `instruction`, `output` and optionally `input`: Alpaca's prompts (PROMPT_DICT in train.py,
 ///   tatsu-lab/stanford_alpaca). The prompt is masked from the loss; the output and its EOS are
 ///   not. The output may be empty, as in some Alpaca records: then only EOS is learned.
 /// - `text`: all of it is in the loss.
 ///
 /// `options.loss_on` then widens or narrows the loss. Throws a user error that begins with `where`
-/// if the record is no JSON object, has none of these fields, has nothing to learn from, uses
-/// tools, or has roles in another order. Memory: a few times the record.
+/// if the record is no JSON object, has none of these fields, has nothing to learn from, has roles
+/// in another order, or has fields that read_fields() refuses. Memory: a few times the record.
 Document parse_jsonl(std::string_view record, const LineNumber& where,
                      const ConversationOptions& options = {});
 

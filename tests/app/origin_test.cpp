@@ -26,6 +26,9 @@ TEST(Origin, KeepsHowConversationsWereWritten) {
   EXPECT_EQ(origin("auto", "all").loss_on, data::LossOn::all);
   EXPECT_EQ(origin("chatml", "last_assistant").chat_template, data::ChatTemplate::chatml);
   EXPECT_EQ(origin("chatml", "last_assistant").loss_on, data::LossOn::last_assistant);
+  const auto reasoning = [](const std::string& data) { return origin_of(data).data.reasoning; };
+  EXPECT_EQ(reasoning("data: {reasoning: drop}"), data::Reasoning::drop);
+  EXPECT_EQ(reasoning("data: {}"), data::Reasoning::refuse);
 }
 
 }  // namespace

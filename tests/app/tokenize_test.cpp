@@ -138,6 +138,20 @@ TEST(Tokenize, ConversationsHaveALossMaskAndDocuments) {
   }
 }
 
+TEST(Tokenize, DropsReasoningIfAsked) {
+  const TemporaryFolder folder;
+  const auto lines = folder.write("a.jsonl", R"({"messages": [{"role": "user", "content": "Hi"}, )"
+                                             R"({"role": "assistant", "content": "Ho", )"
+                                             R"("thinking": "So"}]})"
+                                             "\n");
+  TokenizeArguments arguments{llama2, {lines}, folder.path("out.idx"), 1, ""};
+  EXPECT_ERROR(tokenize(arguments), "a.jsonl', line 1: message 2 has 'thinking'");
+  arguments.reasoning = data::Reasoning::drop;
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(tokenize(arguments), 0);
+  testing::internal::GetCapturedStdout();
+}
+
 TEST(Tokenize, RefusesWhatATokenFileCannotSay) {
   const TemporaryFolder folder;
   const auto lines =

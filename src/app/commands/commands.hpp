@@ -89,6 +89,7 @@ struct EvaluateArguments {
   std::string token_dtype;  ///< uint16 or uint32: ids without llm.c's header; empty: with it
   std::optional<data::ChatTemplate> chat_template;  ///< empty: the run's, else automatic
   std::optional<data::LossOn> loss_on;              ///< empty: the run's, else assistant
+  std::optional<data::Reasoning> reasoning;         ///< empty: the run's, else refuse
   Output output = Output::text;
 };
 /// Computes a model's mean loss, perplexity and, for text, bits per byte over files. They are split
@@ -106,6 +107,7 @@ struct TokenizeArguments {
   int show = 0;  ///< records of each JSON file to print; 0: write `output`
   data::ChatTemplate chat_template = data::ChatTemplate::automatic;
   data::LossOn loss_on = data::LossOn::assistant;
+  data::Reasoning reasoning = data::Reasoning::refuse;
 
   /// Returns the options for JSON records.
   data::DataOptions data_options() const;

@@ -90,13 +90,14 @@ data::TokenDtype token_dtype_of(const EvaluateArguments& arguments) {
 data::DataOptions options_for(const EvaluateArguments& arguments, const LoadedModel& model) {
   data::DataOptions options = model.data;
   options.format = format_of(arguments);
-  validate(
-      options.format == data::Format::jsonl || (!arguments.chat_template && !arguments.loss_on),
-      "--chat-template and --loss-on are for .jsonl and .json; '{}' holds no records: leave "
-      "them out",
-      arguments.files.front());
+  validate(options.format == data::Format::jsonl ||
+               !(arguments.chat_template || arguments.loss_on || arguments.reasoning),
+           "--chat-template, --loss-on and --reasoning are for .jsonl and .json; '{}' holds no "
+           "records: leave them out",
+           arguments.files.front());
   options.chat_template = arguments.chat_template.value_or(options.chat_template);
   options.loss_on = arguments.loss_on.value_or(options.loss_on);
+  options.reasoning = arguments.reasoning.value_or(options.reasoning);
   if (data::is_text(options.format))
     options.tokenizer = tokenizer_for(model, arguments.tokenizer);
   else if (options.format == data::Format::tokens)

@@ -215,6 +215,7 @@ data::DataOptions TokenizeArguments::data_options() const {
   options.tokenizer = tokenizer;
   options.chat_template = chat_template;
   options.loss_on = loss_on;
+  options.reasoning = reasoning;
   return options;
 }
 

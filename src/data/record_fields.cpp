@@ -1,0 +1,244 @@
+#include "data/record_fields.hpp"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "core/error.hpp"
+#include "core/text.hpp"
+
+namespace llamesh::data {
+namespace {
+
+/// Keys of a message with which other trainers take a turn out of the loss: OpenAI's weight,
+/// axolotl's train and training, ms-swift's loss and loss_scale, and names in use elsewhere.
+constexpr std::array<std::string_view, 8> loss_keys = {
+    "train", "training", "train_on_turn", "trainable", "loss", "loss_mask", "loss_scale", "weight"};
+
+/// A field that is not read although it belongs to what a model would learn, and what to do.
+struct UnreadField {
+  std::string_view name;
+  std::string_view advice;
+};
+
+constexpr std::string_view tools_advice = "tools are not supported, remove the record";
+constexpr std::string_view media_advice = "only text is supported, remove the record";
+constexpr std::string_view context_advice =
+    "it is not read; write the conversation as 'messages', with a first message whose role is "
+    "system, or remove the field";
+constexpr std::string_view reasoning_advice =
+    "it would not be trained; write it into 'content', or leave it out with data.reasoning=drop "
+    "(--reasoning drop)";
+
+constexpr std::array record_fields = std::to_array<UnreadField>({{"tools", tools_advice},
+                                                                 {"functions", tools_advice},
+                                                                 {"system", context_advice},
+                                                                 {"history", context_advice},
+                                                                 {"images", media_advice},
+                                                                 {"image", media_advice},
+                                                                 {"audios", media_advice},
+                                                                 {"audio", media_advice},
+                                                                 {"videos", media_advice},
+                                                                 {"video", media_advice}});
+constexpr std::array message_fields = std::to_array<UnreadField>(
+    {{"tool_calls", tools_advice},
+     {"function_call", tools_advice},
+     {"images", media_advice},
+     {"image", media_advice},
+     {"audios", media_advice},
+     {"audio", media_advice},
+     {"videos", media_advice},
+     {"video", media_advice},
+     {"train_detail",
+      "a turn is in the loss as a whole or not at all; set 'train' to true or false instead"}});
+constexpr std::array reasoning_fields =
+    std::to_array<UnreadField>({{"reasoning_content", reasoning_advice},
+                                {"reasoning", reasoning_advice},
+                                {"reasoning_details", reasoning_advice},
+                                {"thinking", reasoning_advice}});
+
+/// A parser handler that takes the known fields and ignores all else.
+class Handler final : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  Handler(const LineNumber& where, Reasoning reasoning) : where_(where), reasoning_(reasoning) {}
+  RecordFields take() { return std::move(fields_); }
+
+  bool null() override {
+    if (depth_ == 0) refuse_root();
+    if (depth_ == 2 && in_messages_) refuse("a list of objects");
+    note_unread(depth_ - 1);
+    return true;
+  }
+  bool boolean(bool value) override { return number(value ? 1 : 0); }
+  bool number_integer(number_integer_t value) override {
+    return number(static_cast<double>(value));
+  }
+  bool number_unsigned(number_unsigned_t value) override {
+    return number(static_cast<double>(value));
+  }
+  bool number_float(number_float_t value, const string_t& /*text*/) override {
+    return number(value);
+  }
+  bool binary(binary_t& /*value*/) override { return other(); }
+
+  bool string(string_t& value) override {
+    auto* const field = target();
+    if (field == nullptr) {
+      if (is_loss_key()) refuse_loss(fmt::format("'{}'", excerpt(value)));
+      if (!value.empty()) note_unread(depth_);  // tools may be a list written as a string
+      return other();
+    }
+    validate(!field->has_value(), "{}: '{}' appears twice", where_, key_);
+    *field = std::move(value);
+    return true;
+  }
+  bool key(string_t& name) override {
+    if (depth_ == 1 || in_message()) key_ = name;
+    return true;
+  }
+  bool start_object(std::size_t /*size*/) override {
+    if (depth_ == 2 && in_messages_)
+      fields_.messages->emplace_back();
+    else if (depth_ > 0)
+      other();
+    ++depth_;
+    return true;
+  }
+  bool end_object() override {
+    --depth_;
+    if (depth_ == 2 && in_messages_) {
+      validate(message().role && message().content, "{}: message {} needs 'role' and 'content'",
+               where_, fields_.messages->size());
+      key_ = "messages";
+    }
+    return true;
+  }
+  bool start_array(std::size_t /*size*/) override {
+    if (depth_ == 1 && key_ == "messages") {
+      validate(!fields_.messages, "{}: 'messages' appears twice", where_);
+      fields_.messages.emplace();
+      in_messages_ = true;
+    } else {
+      other();
+    }
+    ++depth_;
+    return true;
+  }
+  bool end_array() override {
+    if (--depth_ == 1) in_messages_ = false;
+    return true;
+  }
+  bool parse_error(std::size_t position, const std::string& /*token*/,
+                   const nlohmann::json::exception& /*error*/) override {
+    refuse_json(position);
+  }
+  [[noreturn]] void refuse_json(std::size_t position) const {
+    fail(ExitCode::bad_input, "{}: not valid JSON at byte {} of the {}", where_, position,
+         where_.record == 0 ? "line; each line holds one object" : "record");
+  }
+
+ private:
+  bool in_message() const { return depth_ == 3 && in_messages_; }
+  MessageFields& message() { return fields_.messages->back(); }
+
+  /// Returns the destination for a string at this place, or null.
+  std::optional<std::string>* target() {
+    if (depth_ == 1) {
+      const std::pair<std::string_view, std::optional<std::string>*> known[] = {
+          {"text", &fields_.text},
+          {"instruction", &fields_.instruction},
+          {"input", &fields_.input},
+          {"output", &fields_.output}};
+      for (const auto& [name, field] : known)
+        if (key_ == name) return field;
+    }
+    if (in_message()) {
+      if (key_ == "role") return &message().role;
+      if (key_ == "content") return &message().content;
+    }
+    return nullptr;
+  }
+  bool is_loss_key() const {
+    return in_message() && std::ranges::find(loss_keys, key_) != loss_keys.end();
+  }
+  bool number(double value) {
+    if (is_loss_key()) return set_in_loss(value);
+    if (value != 0) note_unread(depth_);
+    return other();
+  }
+  bool set_in_loss(double value) {
+    if (value != 0 && value != 1) refuse_loss(fmt::format("{}", value));
+    const bool in_loss = value == 1;
+    validate(!message().in_loss || *message().in_loss == in_loss,
+             "{}: message {} is in the loss by '{}', but not by '{}'; keep one of them", where_,
+             fields_.messages->size(), in_loss ? key_ : message().loss_key,
+             in_loss ? message().loss_key : key_);
+    message().in_loss = in_loss;
+    message().loss_key = key_;
+    return true;
+  }
+  /// Handles a value that is not a string, or an unexpected string.
+  bool other() {
+    if (depth_ == 0) refuse_root();
+    if (is_loss_key()) refuse_loss("with a list or an object");
+    note_unread(depth_ - 1);
+    if (target() != nullptr) refuse("a string");
+    if ((depth_ == 1 && key_ == "messages") || (depth_ == 2 && in_messages_))
+      refuse("a list of objects");
+    return true;
+  }
+  /// Notes or refuses a field that is not read, if this is a value of the object at `depth`, or
+  /// inside one: an empty list or object is as good as none.
+  void note_unread(int depth) {
+    if (depth == 1)
+      if (const auto* const field = find(record_fields)) {
+        fields_.unread = field->name;
+        fields_.advice = field->advice;
+      }
+    if (depth != 3 || !in_messages_) return;
+    refuse_message(find(message_fields));
+    if (reasoning_ == Reasoning::refuse) refuse_message(find(reasoning_fields));
+  }
+  template <class Fields>
+  const UnreadField* find(const Fields& fields) const {
+    const auto found = std::ranges::find(fields, key_, &UnreadField::name);
+    return found == fields.end() ? nullptr : &*found;
+  }
+  void refuse_message(const UnreadField* field) const {
+    if (field == nullptr) return;
+    fail(ExitCode::bad_input, "{}: message {} has '{}'; {}", where_, fields_.messages->size(),
+         field->name, field->advice);
+  }
+  [[noreturn]] void refuse_loss(std::string_view value) const {
+    fail(ExitCode::bad_input,
+         "{}: message {} has '{}' {}, but a turn is in the loss or not: write true or 1, or false "
+         "or 0; to weigh records, give files weights in data.train",
+         where_, fields_.messages->size(), key_, value);
+  }
+  [[noreturn]] void refuse(std::string_view expected) const {
+    fail(ExitCode::bad_input, "{}: '{}' must be {}", where_, key_, expected);
+  }
+  [[noreturn]] void refuse_root() const {
+    fail(ExitCode::bad_input, "{}: expected one JSON object, {{...}}", where_);
+  }
+
+  LineNumber where_;
+  Reasoning reasoning_;
+  RecordFields fields_;
+  int depth_ = 0;             ///< open containers
+  bool in_messages_ = false;  ///< inside the list
+  std::string key_;           ///< last key in the root object, or in a message
+};
+
+}  // namespace
+
+RecordFields read_fields(std::string_view record, const LineNumber& where, Reasoning reasoning) {
+  Handler handler(where, reasoning);
+  // The parser would take a NUL for the end of the text.
+  if (const auto nul = record.find('\0'); nul != record.npos) handler.refuse_json(nul + 1);
+  nlohmann::json::sax_parse(record.begin(), record.end(), &handler);
+  return handler.take();
+}
+
+}  // namespace llamesh::data

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/data_options.hpp"
+#include "data/jsonl.hpp"
+
+namespace llamesh::data {
+
+/// Fields of a message.
+struct MessageFields {
+  std::optional<std::string> role;
+  std::optional<std::string> content;
+  /// Value of `train`, `weight` or another key that says whether the turn is in the loss.
+  std::optional<bool> in_loss;
+  std::string loss_key;  ///< its name
+};
+
+/// Fields of a record, a JSON object, that make a document.
+struct RecordFields {
+  std::optional<std::string> text;
+  std::optional<std::string> instruction;
+  std::optional<std::string> input;
+  std::optional<std::string> output;
+  std::optional<std::vector<MessageFields>> messages;  ///< each has a role and a content
+  std::string_view unread;  ///< name of a field that would change the document; empty: none
+  std::string_view advice;  ///< what to do about it
+};
+
+/// Parses a record. Other fields are ignored, so no record needs more memory than its strings.
+/// Throws a user error that begins with `where` if it is no JSON object, if a field has another
+/// type, or if a message has a field whose loss would change what the model learns: tools, images,
+/// and reasoning unless it is dropped.
+RecordFields read_fields(std::string_view record, const LineNumber& where, Reasoning reasoning);
+
+}  // namespace llamesh::data
