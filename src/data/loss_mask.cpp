@@ -70,6 +70,13 @@ void LossMask::apply(std::int64_t first, std::span<std::int32_t> targets) const 
        *bad, first + (bad - part.begin()));
 }
 
+std::int64_t LossMask::next_counted(std::int64_t first, std::int64_t last) const {
+  const auto part =
+      bytes_.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(last - first));
+  return first +
+         (std::ranges::find_if(part, [](std::uint8_t value) { return value != 0; }) - part.begin());
+}
+
 LossMaskWriter::LossMaskWriter(const std::string& token_file)
     : path_(loss_mask_path(token_file)), temporary_(fmt::format("{}.{}.tmp", path_, ::getpid())) {}
 

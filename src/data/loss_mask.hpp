@@ -34,6 +34,8 @@ class LossMask {
   /// Overwrites targets with ignored_target, where they are tokens [first, first +
   /// targets.size()) and the mask is 0. Throws a user error for a byte other than 0 and 1.
   void apply(std::int64_t first, std::span<std::int32_t> targets) const;
+  /// Returns the first token in [first, last) whose byte is not 0, or `last`.
+  std::int64_t next_counted(std::int64_t first, std::int64_t last) const;
   void check() const { file_.check(); }
 
  private:

@@ -55,7 +55,11 @@ void PackedSequences::find_pieces(const TokenStream& stream) {
   for (std::int64_t begin = 0; begin < stream.size();) {
     const std::int64_t end = stream.next_document(begin + 1, stream.size());
     ++documents_;
-    if (end - begin > longest) ++split_documents_;
+    if (end - begin > longest) {
+      ++split_documents_;
+      const std::int64_t target = stream.next_target(begin + 1, end);
+      if (target >= begin + longest && target < end) ++cut_documents_;
+    }
     for (; end - begin >= 2; begin += sequence_length_)
       pieces_.push_back({begin, std::min(end - begin, longest)});
     begin = end;

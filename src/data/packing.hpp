@@ -27,7 +27,8 @@ struct PackedPiece {
 class PackedSequences {
  public:
   /// Finds the stream's documents. Takes 24 bytes of memory per piece, and reads token files to
-  /// their end. `packing` is not concatenate.
+  /// their end, and the loss masks of long documents up to their first target. `packing` is not
+  /// concatenate.
   PackedSequences(const TokenStream& stream, Packing packing, std::int64_t sequence_length);
 
   std::int64_t size() const { return static_cast<std::int64_t>(ends_.size()); }
@@ -36,6 +37,8 @@ class PackedSequences {
   std::int64_t documents() const { return documents_; }
   /// Returns the documents with more than T + 1 tokens.
   std::int64_t split_documents() const { return split_documents_; }
+  /// Returns how many of these have all that counts in the loss after their first T + 1 tokens.
+  std::int64_t cut_documents() const { return cut_documents_; }
   /// Returns the share of inputs without a token, between 0 and 1.
   double padding() const;
   /// Returns XXH3-64 over all pieces.
@@ -48,6 +51,7 @@ class PackedSequences {
   std::int64_t sequence_length_;
   std::int64_t documents_ = 0;
   std::int64_t split_documents_ = 0;
+  std::int64_t cut_documents_ = 0;
   std::vector<PackedPiece> pieces_;  ///< one sequence after another
   std::vector<std::int64_t> ends_;   ///< end of each sequence's pieces
 };

@@ -155,14 +155,44 @@ void TokenStream::apply_masks(std::int64_t begin, std::span<std::int32_t> target
   }
 }
 
+std::int64_t TokenStream::next_target(std::int64_t from, std::int64_t limit) const {
+  expects(from >= 1 && limit <= size_, "targets in [{}, {}) of {}", from, limit, size_);
+  std::int64_t at = next_unmasked(from, limit);
+  while (options_.document_mask && at < limit && next_document(at, at + 1) == at)
+    at = next_unmasked(at + 1, limit);
+  return at;
+}
+
+std::int64_t TokenStream::next_unmasked(std::int64_t from, std::int64_t limit) const {
+  if (tokenized_) {
+    const auto ranges = tokenized_->masked_ranges();
+    auto edge = static_cast<std::size_t>(std::ranges::upper_bound(ranges, from) - ranges.begin());
+    if (edge % 2 == 0) return std::min(from, limit);
+    // A document may end with a masked range, and the next one begin with another.
+    while (edge + 1 < ranges.size() && ranges[edge + 1] == ranges[edge]) edge += 2;
+    return std::min(ranges[edge], limit);
+  }
+  while (has_masks_ && from < limit) {
+    const File& file = file_of(from);
+    if (!file.mask) return from;
+    const std::int64_t end = std::min(file.begin + file.ids.size(), limit);
+    const std::int64_t found =
+        file.begin + file.mask->next_counted(from - file.begin, end - file.begin);
+    file.check();
+    if (found < end) return found;
+    from = end;
+  }
+  return std::min(from, limit);
+}
+
 std::size_t TokenStream::masked_files() const {
   return static_cast<std::size_t>(
       std::ranges::count_if(files_, [](const File& file) { return file.mask.has_value(); }));
 }
 
 std::int64_t TokenStream::next_document(std::int64_t from, std::int64_t limit) const {
-  expects(from >= 1 && limit <= size_ && knows_documents(), "documents in [{}, {}) of {}", from,
-          limit, size_);
+  expects(from >= 1 && limit <= size_ && (knows_documents() || tokenized_),
+          "documents in [{}, {}) of {}", from, limit, size_);
   if (from >= limit) return limit;
   if (is_random()) return next_random_document(from, limit);
   if (tokenized_) {

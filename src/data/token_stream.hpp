@@ -53,12 +53,16 @@ class TokenStream {
   /// Overwrites masked targets (JSONL prompts, loss masks) among tokens [begin, begin +
   /// targets.size()) with ignored_target. Throws as LossMask::apply().
   void mask_targets(std::int64_t begin, std::span<std::int32_t> targets) const;
+  /// Returns the first token in [from, limit) that counts in the loss when it is predicted, or
+  /// `limit`, which is at most size(); `from` is at least 1. Reads a loss mask up to that token,
+  /// and with document_mask looks whether it begins a document.
+  std::int64_t next_target(std::int64_t from, std::int64_t limit) const;
   /// Returns DataOptions::document_mask.
   bool masks_documents() const { return options_.document_mask; }
   /// Returns true if the options need to know where documents begin: to mask or to pack them.
   bool knows_documents() const { return options_.document_mask || options_.packs_documents(); }
   /// Returns the first token in [from, limit) that begins a document, or `limit`, which is at most
-  /// size(); `from` is at least 1. Requires knows_documents().
+  /// size(); `from` is at least 1. Requires knows_documents(), or tokenized text.
   std::int64_t next_document(std::int64_t from, std::int64_t limit) const;
   std::size_t files() const { return files_.size(); }  ///< 0 for random tokens
   /// Returns the number of files with a loss mask.
@@ -86,6 +90,7 @@ class TokenStream {
   bool is_random() const { return options_.format == Format::random; }
   const File& file_of(std::int64_t token) const;
   std::int64_t next_random_document(std::int64_t from, std::int64_t limit) const;
+  std::int64_t next_unmasked(std::int64_t from, std::int64_t limit) const;
   void apply_masks(std::int64_t begin, std::span<std::int32_t> targets) const;
   void add_masked_ranges(RunningHash& hash, const File& file) const;
   [[noreturn]] void fail_outside_vocabulary(const File& file, std::int64_t first,

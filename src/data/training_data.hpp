@@ -33,8 +33,14 @@ class TrainingData {
   /// Fills a batch's row with a sequence.
   void read(SourceSequence at, TokenBatch& batch, std::int64_t row) const;
   std::int64_t sequence_length() const { return sequence_length_; }
+  /// Throws a user error if no token in any sequence counts in the loss. Looks at up to 1024
+  /// sequences per source, evenly spaced; only if none of them has a target, at all of them.
+  void check_targets() const;
+  /// Returns a line for each source in which most sequences have no token that counts in the loss,
+  /// with their share among the sequences that check_targets() looks at.
+  std::vector<std::string> warnings() const;
   /// Describes each source on one line: files, tokens, sequences, share of an epoch, and what
-  /// packing made of the documents.
+  /// packing or the cuts between sequences made of the documents.
   std::vector<std::string> describe() const;
   /// Returns the fingerprint for a run with this batch size. Reads samples from each file.
   Fingerprint fingerprint(std::int64_t global_batch) const;
@@ -45,6 +51,9 @@ class TrainingData {
   void add_chat_options(DataOrder& order) const;
   void add_share(const TokenStream& stream, double weight);
   std::string describe_packing(std::size_t source) const;
+  std::string describe_cuts(std::size_t source) const;
+  bool has_target(SourceSequence at) const;
+  double share_without_targets(std::size_t source) const;
 
   std::vector<TokenStream> streams_;
   std::vector<PackedSequences> packed_;  ///< per source; empty if concatenated

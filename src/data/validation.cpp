@@ -33,8 +33,11 @@ void ValidationData::read(std::int64_t k, TokenBatch& batch) const {
     batch.set_row(row, stream_, first + row);
 }
 
-void ValidationData::check_counted(std::int64_t targets) const {
-  validate(targets > 0,
+void ValidationData::check_targets() const {
+  const std::int64_t tokens =
+      batches_ * partition_.ranks * partition_.micro_batch * partition_.sequence_length;
+  const std::int64_t end = std::min(tokens + 1, stream_.size());
+  validate(stream_.next_target(1, end) < end,
            "no token of the validation data {} counts in the loss: {}check their loss mask and "
            "where their documents end",
            stream_.describe(), is_whole_ ? "" : "raise evaluate.batches, or ");

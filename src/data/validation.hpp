@@ -21,8 +21,9 @@ class ValidationData {
   std::int64_t batches() const { return batches_; }
   /// Fills this rank's batch `k`; `batch` must have room for micro_batch x sequence_length.
   void read(std::int64_t k, TokenBatch& batch) const;
-  /// Throws a user error if `targets`, the number of those that count in the loss, is 0.
-  void check_counted(std::int64_t targets) const;
+  /// Throws a user error if no target in any rank's batches counts in the loss. Reads loss masks up
+  /// to the first one.
+  void check_targets() const;
 
  private:
   const TokenStream& stream_;

@@ -160,6 +160,20 @@ for ranks in 1 2; do
     grep -q '^loss  *nan nats' "$folder/out" || give_up "$ranks ranks, a NaN in the weights: exit code $code"
 done
 
+# Nor is a run without one started, and one with few is warned of.
+echo '{"messages": [{"role": "user", "content": "'"$(printf %90s q)"'"}, {"role": "assistant", "content": "a"}]}' > "$folder/long.jsonl"
+refused "no token of the training data .*data.packing=best_fit" train inputs/tiny.yaml "run.folder=$folder/few" \
+  "data.train=$folder/long.jsonl"
+[[ ! -e $folder/few ]] || give_up "it started"
+for _ in {1..9}; do sed 's/"a"/"a", "train": false/' "$folder/long.jsonl"; done > "$folder/few.jsonl"
+refused "no token of the validation data" train inputs/tiny.yaml "run.folder=$folder/few" data.packing=none \
+  "data.train=$folder/long.jsonl" "data.validation=$folder/few.jsonl" evaluate.every_steps=1
+cat "$folder/long.jsonl" >> "$folder/few.jsonl"
+get 1 train inputs/tiny.yaml "run.folder=$folder/few" data.packing=none "data.train=$folder/few.jsonl" train.steps=1
+grep -q " data: 95 % of the sequences of .*few.jsonl' have no token" "$folder/few/log.txt" &&
+  grep -q "(10 longer than a sequence, 1 cut before their answer)" "$folder/few/log.txt" || {
+    cp "$folder/few/log.txt" "$folder/log"; give_up "few targets are not reported"; }
+
 refused "does not exist" generate "$folder/nowhere" --prompt a
 refused "neither a run folder nor a checkpoint" generate "$folder" --prompt a
 refused "the prompt is empty" generate "$folder/run"

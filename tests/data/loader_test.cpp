@@ -167,12 +167,6 @@ TEST(ValidationData, LimitsAndRefusals) {
   EXPECT_EQ(ValidationData(text.stream, deal(10, 4, 0, 0, 2), 50).batches(), 13);
   const Text one(1);
   EXPECT_ERROR(ValidationData(one.stream, deal(10, 1, 0, 0, 1), 0), "has 1 tokens");
-  for (const std::int64_t limit : {0, 5, 13}) {
-    const ValidationData data(text.stream, deal(10, 4, 0, 0, 2), limit);
-    data.check_counted(1);
-    EXPECT_ERROR(data.check_counted(0), limit == 5 ? "in the loss: raise evaluate.batches, or check"
-                                                   : "in the loss: check their loss mask");
-  }
 }
 
 DataOptions random_options(std::uint64_t seed) {

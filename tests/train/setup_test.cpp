@@ -263,6 +263,26 @@ TEST_F(SetupTest, RefusesAValidationWithoutData) {
   EXPECT_EQ(make_setup(test::world(), inputs_).validation_tokens.size(), 1U);
 }
 
+TEST_F(SetupTest, RefusesDataWithoutATarget) {
+  const auto write_conversations = [&](const char* name, const char* train) {
+    std::string lines;
+    for (int i = 0; i < 40; ++i)
+      lines += fmt::format(R"({{"messages": [{{"role": "user", "content": "Double {}"}}, )"
+                           R"({{"role": "assistant", "content": "It is {}", "train": {}}}]}})"
+                           "\n",
+                           i, 2 * i, train);
+    return write(name, lines);
+  };
+  inputs_.data.format = data::Format::jsonl;
+  inputs_.data.train = {write_conversations("none.jsonl", "false")};
+  expect_error("no token of the training data");
+  inputs_.data.validation = inputs_.data.train;
+  inputs_.data.train = {write_conversations("some.jsonl", "true")};
+  EXPECT_TRUE(make_setup(test::world(), inputs_).validation_tokens.empty()) << "it is not used";
+  inputs_.evaluate.every_steps = 5;
+  expect_error("no token of the validation data");
+}
+
 TEST_F(SetupTest, RefusesAModelWhoseNumbersDoNotFit) {
   inputs_.model.num_key_value_heads = 4;
   expect_error("num_key_value_heads");

@@ -236,6 +236,7 @@ int evaluate(const EvaluateArguments& asked) {
         data::BatchPartition{
             .sequence_length = sequence_length, .rank = mesh.group(), .ranks = mesh.groups()},
         0);
+    data->check_targets();
   });
   Sum sum;
   run_or_abort([&] {
@@ -246,7 +247,6 @@ int evaluate(const EvaluateArguments& asked) {
     sum = {train::without_sign_of_nan(groups.sum(mine.nats)), groups.sum(mine.tokens)};
   });
   comm::agree(world, [&] {  // all ranks have the same values, one reports an error
-    data->check_counted(sum.tokens);
     if (world.rank() == 0) print_result(arguments, options, *stream, sum);
     check_finite(sum, path);
   });

@@ -35,6 +35,8 @@ void JobReport::log_job(const Trainer& trainer) {
   if (device::kind() == device::Kind::cpu && !train.gemm_table.empty())
     spdlog::info("train.gemm_table is for GPUs: the CPU's GEMMs have one algorithm each");
   for (const std::string& line : trainer.describe_data()) spdlog::info("{}", line);
+  if (world_.rank() == 0)  // other ranks' warnings reach the log, too
+    for (const std::string& line : setup_.train_tokens->warnings()) spdlog::warn("{}", line);
   if (train.epochs > 0)
     spdlog::info("train.epochs {}: {} steps of {} sequences", train.epochs, train.steps,
                  train.global_batch);

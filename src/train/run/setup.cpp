@@ -17,6 +17,7 @@
 #include "checkpoint/store.hpp"
 #include "core/philox.hpp"
 #include "data/sampler.hpp"
+#include "data/validation.hpp"
 #include "device/buffer.hpp"
 #include "device/device.hpp"
 #include "ops/gemm_algorithms.hpp"
@@ -85,6 +86,15 @@ data::TokenStream open_validation(data::DataOptions options, const ValidationSet
   return stream;
 }
 
+/// Checks that the training data and each validation set have targets. One rank is enough, and
+/// spares the file system the other ranks' reads of loss masks.
+void check_targets(const Setup& setup) {
+  setup.train_tokens->check_targets();
+  for (const auto& tokens : setup.validation_tokens)
+    data::ValidationData(tokens, setup.batch_partition(0), setup.inputs.evaluate.batches)
+        .check_targets();
+}
+
 /// Opens the training and validation data. Collective.
 void open_data(const comm::Communicator& world, Setup& setup) {
   const Inputs& in = setup.inputs;
@@ -97,6 +107,9 @@ void open_data(const comm::Communicator& world, Setup& setup) {
       setup.validation_tokens.push_back(
           open_validation(in.data, sets[i], in.model.vocab_size,
                           tokens.empty() ? std::nullopt : std::optional(tokens[sources + i])));
+  });
+  comm::agree(world, [&] {
+    if (world.rank() == 0) check_targets(setup);
   });
 }
 
@@ -173,6 +186,15 @@ sharding::Placements place(Inputs& in, const model::ParameterTable& table,
 }
 
 }  // namespace
+
+data::BatchPartition Setup::batch_partition(int rank) const {
+  const auto batch = mesh.batch_axes();
+  return {.sequence_length = inputs.data.sequence_length,
+          .micro_batch = inputs.train.micro_batch,
+          .global_batch = inputs.train.global_batch,
+          .rank = mesh.rank_in_group(batch, rank),
+          .ranks = mesh.group_size(batch)};
+}
 
 bool refers_to_base(const Inputs& in) {
   return in.checkpoint.base == checkpoint::BaseWeights::reference && in.pretrained.load_weights;

@@ -9,6 +9,7 @@
 
 #include "comm/mesh/communicator.hpp"
 #include "comm/mesh/topology.hpp"
+#include "data/loader.hpp"
 #include "data/tokenized_text.hpp"
 #include "data/training_data.hpp"
 #include "device/memory_meter.hpp"
@@ -47,6 +48,8 @@ struct Setup {
   std::int64_t row_length() const {
     return inputs.data.sequence_length / mesh.group_size(mesh.context());
   }
+  /// Returns which sequences of a step rank `rank` reads.
+  data::BatchPartition batch_partition(int rank) const;
   /// Log line with the resolution of sharding.keep_bf16_weights: auto; empty if there is none.
   std::string bf16_weights;
   /// Plans a step's memory on a rank with this many threads. Empty: nothing is predicted

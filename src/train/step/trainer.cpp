@@ -58,7 +58,7 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
       nonfinite_(setup.inputs.train.on_nonfinite, setup.topology.host_of) {
   const Inputs& in = setup.inputs;
   for (const auto& tokens : setup.validation_tokens)
-    validation_.emplace_back(tokens, batch_partition(), in.evaluate.batches);
+    validation_.emplace_back(tokens, setup.batch_partition(world.rank()), in.evaluate.batches);
   choose_bf16_products(world, in.precision.parameters);
   ops::use_gemm_sm_count_target(in.train.gemm_sm_count_target);
   meter_.plan_memory();
@@ -81,7 +81,8 @@ void Trainer::resume_from(std::int64_t step, std::int64_t tokens) {
   tokens_ = tokens;
   on_master_weights_loaded();
   world_.barrier("the weights to start with");  // ranks on a node gather from one another's memory
-  loader_.emplace(*setup_.train_tokens, batch_partition(), setup_.inputs.run.seed, step);
+  loader_.emplace(*setup_.train_tokens, setup_.batch_partition(world_.rank()),
+                  setup_.inputs.run.seed, step);
 }
 
 std::string Trainer::bf16_products() const {
@@ -276,8 +277,6 @@ double Trainer::evaluate(const OnProgress& on_progress, std::size_t set) {
   const std::int64_t all_valid =
       sum_over(data_ranks_, comm::agree_and_gather(world_, read, "whether the data was read"));
   const double all_loss = data_group_.sum(loss, "the loss");
-  if (all_valid == 0)  // all ranks have the same value, one reports it
-    comm::agree(world_, [&] { data.check_counted(all_valid); });
   return without_sign_of_nan(all_loss / static_cast<double>(all_valid));
 }
 
@@ -299,15 +298,6 @@ void Trainer::check_weights() const {
 void Trainer::take(data::TokenBatch& batch, const data::TokenBatch& whole) const {
   const auto positions = engine_.context->positions(batch.sequence_length);
   batch.set_part(whole, {positions.first, positions.second});
-}
-
-data::BatchPartition Trainer::batch_partition() const {
-  const auto batch = setup_.mesh.batch_axes();
-  return {.sequence_length = setup_.inputs.data.sequence_length,
-          .micro_batch = setup_.inputs.train.micro_batch,
-          .global_batch = setup_.inputs.train.global_batch,
-          .rank = setup_.mesh.rank_in_group(batch, world_.rank()),
-          .ranks = setup_.mesh.group_size(batch)};
 }
 
 /// Copies the batches to the model's device. On a GPU the next call overwrites them, in the compute

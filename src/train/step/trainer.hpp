@@ -103,7 +103,6 @@ class Trainer {
   void record_experts(StepRecord& record);
   void decide_on_nonfinite(StepRecord& record, const std::vector<StepPart>& parts);
   void take(data::TokenBatch& batch, const data::TokenBatch& whole) const;
-  data::BatchPartition batch_partition() const;
   std::vector<model::Batch> as_tensors(std::span<data::TokenBatch> batches);
 
   const comm::Communicator& world_;
