@@ -32,13 +32,6 @@ std::vector<std::int64_t> eos_of_folder(const fs::path& folder) {
   return {};
 }
 
-/// Returns the token that ends an answer in the data's chat template, as written, or "".
-std::string turn_end(const data::DataOptions& data) {
-  const bool by_folder = data.chat_template == data::ChatTemplate::automatic;
-  if (by_folder && !has_tokenizer(data.tokenizer)) return "";
-  return data::turn_end(data::conversation_options(data).chat_template);
-}
-
 }  // namespace
 
 std::vector<std::int32_t> end_tokens(const tokenizer::Tokenizer& tokenizer,
@@ -52,7 +45,7 @@ std::vector<std::int32_t> end_tokens(const tokenizer::Tokenizer& tokenizer,
   if (const auto eos = tokenizer.eos()) add(*eos);
   if (!hf.empty())
     for (const auto id : eos_of_folder(hf)) add(id);
-  if (const auto end = turn_end(data); !end.empty())
+  if (const auto end = data::turn_end(chat_template_of(data)); !end.empty())
     if (const auto id = tokenizer.special_token(end)) add(*id);
   return ids;
 }

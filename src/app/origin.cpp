@@ -7,6 +7,7 @@
 
 #include "config/enum_names.hpp"
 #include "config/tree.hpp"
+#include "data/chat_template.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -52,6 +53,12 @@ Origin origin_of(const std::string& config) {
 std::string tokenizer_of(const Origin& origin) {
   const bool named = origin.data.tokenizer != "byte" || data::is_text(origin.data.format);
   return named || origin.hf.empty() ? origin.data.tokenizer : origin.hf;
+}
+
+data::ChatTemplate chat_template_of(const data::DataOptions& data) {
+  const bool by_folder = data.chat_template == data::ChatTemplate::automatic;
+  if (by_folder && !has_tokenizer(data.tokenizer)) return data::ChatTemplate::automatic;
+  return data::conversation_options(data).chat_template;
 }
 
 bool has_tokenizer(const std::filesystem::path& path) {

@@ -22,6 +22,10 @@ Origin origin_of(const std::string& config);
 /// folder.
 std::string tokenizer_of(const Origin& origin);
 
+/// Returns the chat template of the model's data. `automatic` if that is by a folder which is gone
+/// or has an unknown template.
+data::ChatTemplate chat_template_of(const data::DataOptions& data);
+
 /// Returns true if the path has a tokenizer: a file, or a folder with one that open_tokenizer()
 /// accepts.
 bool has_tokenizer(const std::filesystem::path& path);

@@ -182,6 +182,17 @@ void write_zephyr(ChatWriter& out, std::span<const ChatMessage> messages) {
   }
 }
 
+bool drops_system(ChatTemplate chat_template) {
+  return chat_template == ChatTemplate::mistral_v0 || chat_template == ChatTemplate::mistral_v3;
+}
+
+/// Returns a text up to its first white space, without any before it.
+std::string first_word(std::string_view text) {
+  constexpr std::string_view space = " \n";
+  text.remove_prefix(std::min(text.find_first_not_of(space), text.size()));
+  return std::string(text.substr(0, text.find_first_of(space)));
+}
+
 }  // namespace
 
 std::span<const std::pair<std::string_view, ChatTemplate>> chat_template_names() {
@@ -198,8 +209,7 @@ Document render(ChatTemplate chat_template, std::span<const ChatMessage> message
                 const LineNumber& where) {
   using enum ChatTemplate;
   if (chat_template == plain) return render_plain(messages);
-  const bool drops_system = chat_template == mistral_v0 || chat_template == mistral_v3;
-  validate(!drops_system || messages.front().role != "system",
+  validate(!drops_system(chat_template) || messages.front().role != "system",
            "{}: the chat template {} has no place for a system message before the assistant's "
            "turns; move its text to the start of the first user message",
            where, name_of(chat_template));
@@ -252,6 +262,20 @@ std::string turn_end(ChatTemplate chat_template) {
   const auto last = std::ranges::find_if(document.segments.rbegin(), document.segments.rend(),
                                          [](const auto& segment) { return segment.in_loss; });
   return last->kind == SegmentKind::token ? last->text : "";
+}
+
+ChatOpening opening(ChatTemplate chat_template) {
+  if (chat_template == ChatTemplate::automatic || chat_template == ChatTemplate::plain) return {};
+  ChatOpening result;
+  const std::string nowhere;
+  std::vector<ChatMessage> messages{{"system", "a"}, {"user", "b"}, {"assistant", "c"}};
+  if (drops_system(chat_template)) messages.erase(messages.begin());
+  for (; !is_assistant(messages.front()); messages.erase(messages.begin())) {
+    const auto segments = render(chat_template, messages, {nowhere, 0}).segments;
+    result.bos = segments.front().kind == SegmentKind::bos;
+    result.words.push_back(first_word(segments.at(result.bos ? 1 : 0).text));
+  }
+  return result;
 }
 
 ConversationOptions conversation_options(const DataOptions& options) {

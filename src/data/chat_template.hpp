@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "data/jsonl.hpp"
 
@@ -27,6 +28,16 @@ Document render(ChatTemplate chat_template, std::span<const ChatMessage> message
 /// Returns the special token that ends an answer in this template, as written: "<|im_end|>". Empty
 /// if the tokenizer's EOS does, and for `plain` and `automatic`.
 std::string turn_end(ChatTemplate chat_template);
+
+/// Beginning of a template's conversations.
+struct ChatOpening {
+  bool bos = false;                ///< BOS comes first
+  std::vector<std::string> words;  ///< then one of these: "<|im_start|>", "[INST]"
+};
+
+/// Returns how conversations in this template begin. No words for `plain`, whose conversations
+/// begin as texts do, and for `automatic`.
+ChatOpening opening(ChatTemplate chat_template);
 
 /// Returns the template whose Jinja text has this hash (hash_of). Nothing is normalized: a template
 /// that was edited is another one.

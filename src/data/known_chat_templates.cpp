@@ -26,7 +26,8 @@ struct KnownTemplate {
 // Copies spell a line end in a string as \n or as a line end, and may end with one. Jinja reads
 // both alike, so both have an entry. tests/data/golden/make_chat_golden.py renders each of them.
 constexpr KnownTemplate known_templates[] = {
-    // docs/data.md
+    // docs/data.md, with BOS and without
+    {0xa85476d808e4082d, ChatTemplate::plain},
     {0xdbf9fdb75c5a2e23, ChatTemplate::plain},
     // Llama-2-7b-chat-hf (p)
     {0x24f6d97f87d647f5, ChatTemplate::llama2},

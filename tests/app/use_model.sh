@@ -51,6 +51,23 @@ for model in "$folder/chat" "$folder/chat-hf"; do
   get 1 generate "$model" --prompt "$prompt" --max-tokens 30
   [[ $got == "${prompt}God." ]] || give_up "$model answered '${got#"$prompt"}'"
 done
+# A prompt begins as in training: zephyr has no BOS, although the tokenizer puts <s> before texts.
+llama2=tests/tokenizer/golden/llama2.json
+get 1 train inputs/tiny.yaml "run.folder=$folder/zephyr" "data.train=$folder/chats.jsonl" train.steps=1 \
+  data.tokenizer=$llama2 data.chat_template=zephyr model.vocab_size=1000
+get 1 tokenize --tokenizer $llama2 --chat-template zephyr --input "$folder/chats.jsonl" --show 1
+read -r tokens in_loss < <(sed -n 's/.*: \([0-9]*\) tokens, \([0-9]*\) in the loss/\1 \2/p' <<< "$got")
+# begins TOKENS NOTE PROMPT: what `generate` says of a prompt
+begins() {
+  get 1 generate "$folder/zephyr" --prompt "$3" --max-tokens 2
+  grep -q "^$1 prompt tokens" "$folder/log" && [[ $(grep -c 'the prompt ' "$folder/log") == $((${#2} > 0)) ]] &&
+    grep -q -- "$2" "$folder/log" || give_up "a prompt that begins '${3:0:9}' has not $1 tokens, or no '$2'"
+}
+prompt=$'<|user|>\nWho?</s>\n<|assistant|>\n'
+begins $((tokens - in_loss - 2)) "zephyr, so it begins without BOS" "$prompt"  # a space and a line end follow the answer
+begins 2 "" God
+begins 2 "begins with <s> itself, so no other" "<s>God"
+
 # A generation_config.json without EOS gets the tokenizer's.
 echo '{"eos_token_id": null}' > "$folder/chat-hf/generation_config.json"
 get 1 convert --from "hf:$folder/chat-hf" --to "$folder/no-eos"

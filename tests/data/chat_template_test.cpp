@@ -192,7 +192,7 @@ TEST(ChatTemplate, TokensAreAsTransformersMakesThem) {
     EXPECT_EQ(encoded_chat(options, talk).ids, ids) << name;
     ++compared;
   }
-  EXPECT_EQ(compared, 5);
+  EXPECT_EQ(compared, 9);
 }
 
 /// Returns the text of the tokens in the loss, each run between brackets.
@@ -337,6 +337,40 @@ TEST(ChatTemplate, ATokenizerWithoutItsTokensIsRefused) {
                "'<|im_start|>', which the tokenizer lacks");
   EXPECT_ERROR(encoded_chat(tokenized_by("byte", ChatTemplate::llama2), talk),
                "needs the special token BOS");
+}
+
+/// Returns the Jinja texts for `plain` in docs/data.md: with BOS and without.
+std::array<std::string, 2> documented_jinja() {
+  std::ifstream docs(test::source_file("docs/data.md"));
+  for (std::string line; std::getline(docs, line);) {
+    const auto end = line.find("}}{% for message in messages %}{{ '<|'");
+    if (line.starts_with("    {{ bos_token") && end != line.npos)
+      return {line.substr(4), line.substr(end + 2)};
+  }
+  return {};
+}
+
+TEST(ChatTemplate, TheDocumentedTextIsKnown) {
+  for (const auto& text : documented_jinja())
+    EXPECT_EQ(find_chat_template(hash_of(text.data(), text.size())), ChatTemplate::plain)
+        << to_hex(hash_of(text.data(), text.size())) << ": " << text;
+  EXPECT_EQ(documented_jinja()[1], plain_jinja);
+}
+
+TEST(ChatTemplate, HasAnOpening) {
+  const auto words = [](std::string_view name) { return opening(named(name)).words; };
+  using Words = std::vector<std::string>;
+  EXPECT_EQ(words("llama2"), (Words{"[INST]", "[INST]"}));
+  EXPECT_EQ(words("llama3.1"), (Words{"<|start_header_id|>", "<|start_header_id|>"}));
+  EXPECT_EQ(words("qwen2"), (Words{"<|im_start|>", "<|im_start|>"}));
+  EXPECT_EQ(words("mistral-v1"), (Words{"[INST]", "[INST]"}));
+  EXPECT_EQ(words("mistral-v3"), (Words{"[INST]"}));
+  EXPECT_EQ(words("zephyr"), (Words{"<|system|>", "<|user|>"}));
+  EXPECT_EQ(words("plain"), Words());
+  for (const auto& [name, chat_template] : chat_template_names()) {
+    const bool bos = name.starts_with("llama") || name.starts_with("mistral");
+    EXPECT_EQ(opening(chat_template).bos, bos) << name;
+  }
 }
 
 TEST(ChatTemplate, AutoReadsTheTokenizersFolder) {

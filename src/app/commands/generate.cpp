@@ -18,6 +18,7 @@
 #include "app/loaded_model.hpp"
 #include "app/model_mesh.hpp"
 #include "app/program.hpp"
+#include "app/prompt_tokens.hpp"
 #include "comm/mesh/launch.hpp"
 #include "comm/mesh/session.hpp"
 #include "core/clock.hpp"
@@ -108,18 +109,17 @@ void check(const GenerateArguments& arguments, int ranks) {
 struct Start {
   std::unique_ptr<LoadedModel> model;
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
-  std::vector<std::int32_t> encoded;  ///< the prompt
-  std::vector<std::int32_t> tokens;   ///< the prompt after the tokenizer's prefix
-  std::vector<std::int32_t> ends;     ///< ids that end the text
-  std::int64_t max_tokens = 0;        ///< to add
-  std::int64_t positions() const { return std::ssize(tokens) + max_tokens; }
+  PromptTokens prompt;
+  std::vector<std::int32_t> ends;  ///< ids that end the text
+  std::int64_t max_tokens = 0;     ///< to add
+  std::int64_t positions() const { return std::ssize(prompt.ids) + max_tokens; }
 };
 
 /// Sets the number of tokens to add: as asked, or else 128, as far as the model has positions.
 void set_max_tokens(const GenerateArguments& arguments, const model::ModelConfig& config,
                     Start& start) {
   constexpr std::int64_t by_default = 128;
-  const std::int64_t prompt = std::ssize(start.tokens);
+  const std::int64_t prompt = std::ssize(start.prompt.ids);
   const auto room = config.within_positions(prompt + by_default) - prompt;
   start.max_tokens = arguments.max_tokens.value_or(std::max<std::int64_t>(room, 1));
   model::check_positions(config, start.positions(),
@@ -139,10 +139,8 @@ Start load(const GenerateArguments& arguments, const std::string& path, const st
            "tokenizer with --tokenizer",
            start.tokenizer->vocab_size(), model.config.vocab_size);
   start.ends = end_tokens(*start.tokenizer, model.data, model.hf);
-  start.tokens = start.tokenizer->prefix_ids();
-  start.encoded = start.tokenizer->encode(prompt);
-  start.tokens.insert(start.tokens.end(), start.encoded.begin(), start.encoded.end());
-  validate(!start.tokens.empty(),
+  start.prompt = encode_prompt(*start.tokenizer, model.data, prompt);
+  validate(!start.prompt.ids.empty(),
            "the prompt is empty, and the tokenizer has no beginning-of-text token; give a prompt");
   set_max_tokens(arguments, model.config, start);
   return start;
@@ -164,11 +162,11 @@ void write_text(const Ranks& ranks, model::Decoder& decoder, const Start& from,
   };
   tokenizer::TextStream text(tokenizer);
   // The prompt is printed as given, not as decoded, but decoding starts within it.
-  for (const auto id : from.encoded) text.push(id);
+  for (const auto id : from.prompt.own_ids()) text.push(id);
   const auto start = std::chrono::steady_clock::now();
   // Ids beyond the tokenizer's are vocabulary padding.
   const auto known = static_cast<std::size_t>(tokenizer.vocab_size());
-  auto logits = decoder.feed(from.tokens);
+  auto logits = decoder.feed(from.prompt.ids);
   const double prompt_seconds = seconds_since(start);
   std::int64_t made = 0;
   while (made < from.max_tokens) {
@@ -181,7 +179,7 @@ void write_text(const Ranks& ranks, model::Decoder& decoder, const Start& from,
   print(text.finish() + "\n");
   // The first token comes from the prompt's forward pass.
   if (made > 1 && ranks.prints())
-    print_rates(std::ssize(from.tokens), prompt_seconds, made - 1,
+    print_rates(std::ssize(from.prompt.ids), prompt_seconds, made - 1,
                 seconds_since(start) - prompt_seconds,
                 static_cast<double>(from.model->weights.bytes()) * ranks.count());
 }
@@ -214,6 +212,7 @@ int generate(const GenerateArguments& arguments) {
                              std::min(start.positions(), model::Decoder::largest_chunk), dtype);
     model::Decoder decoder(model.config, model.shard.table, start.model->weights, start.positions(),
                            dtype, *tensor);
+    if (ranks.prints() && !start.prompt.note.empty()) fmt::print(stderr, "{}\n", start.prompt.note);
     if (ranks.prints()) print_now(prompt);
     write_text(ranks, decoder, start, *sampler);
   });

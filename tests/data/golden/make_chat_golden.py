@@ -13,7 +13,8 @@ Lines in chat_golden.tsv:
     template NAME HASH   XXH3-64 of one file
     render NAME HASH...  XXH3-64 of the texts of conversations 0 to 9, 10 to 19, ..., each followed
                          by a NUL
-    ids NAME FILE IDS... TALK in the tokenizer tests/tokenizer/golden/FILE
+    ids NAME FILE IDS... TALK in the tokenizer tests/tokenizer/golden/FILE; `plain` has the text in
+                         docs/data.md
 
 tests/data/chat_template_test.cpp makes the same conversations from the same numbers.
 """
@@ -48,6 +49,14 @@ TOKENIZERS = {
     "llama2": "llama2.json",
     "mistral-v1": "llama2.json",
     "zephyr": "metaspace.json",
+}
+
+# Tokenizers for `plain`, each with its BOS and EOS.
+PLAIN_TOKENIZERS = {
+    "llama2.json": ("<s>", "</s>"),
+    "llama3.json": ("<|begin|>", "<|endoftext|>"),
+    "qwen.json": (None, "<|endoftext|>"),
+    "gpt2.json": ("<|endoftext|>", "<|endoftext|>"),
 }
 
 
@@ -102,6 +111,21 @@ def ids(template, name):
     return f"ids {name} {TOKENIZERS[name]} {' '.join(map(str, found))}"
 
 
+def plain_ids():
+    folder = pathlib.Path(__file__).parents[2] / "tokenizer/golden"
+    docs = (pathlib.Path(__file__).parents[3] / "docs/data.md").read_text()
+    lines = [line.strip() for line in docs.split("\n")]
+    template = next(line for line in lines if line.startswith("{{ bos_token"))
+    found = []
+    for name, (bos, eos) in PLAIN_TOKENIZERS.items():
+        tokenizer = PreTrainedTokenizerFast(
+            tokenizer_file=str(folder / name), bos_token=bos, eos_token=eos
+        )
+        ids = tokenizer.apply_chat_template(TALK, chat_template=template, return_dict=False)
+        found.append(f"ids plain {name} {' '.join(map(str, ids))}")
+    return found
+
+
 def main():
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer(BPE()), bos_token="<s>", eos_token="</s>"
@@ -119,7 +143,7 @@ def main():
         if results.setdefault(name, hashes) != hashes:
             sys.exit(f"{path} renders other texts than the files before it")
     lines += [f"render {name} {' '.join(hashes)}" for name, hashes in results.items()]
-    lines += talks
+    lines += talks + plain_ids()
     output = pathlib.Path(__file__).with_name("chat_golden.tsv")
     output.write_text("".join(line + "\n" for line in lines))
 
