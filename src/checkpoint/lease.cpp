@@ -29,8 +29,8 @@ constexpr auto touch_every = 5s;
 constexpr auto dead_after = 12s;
 
 std::string job_id() {
-  const char* job = std::getenv("SLURM_JOB_ID");
-  return job != nullptr ? job : fmt::format("{}-{}", this_process().host, getpid());
+  const auto job = number_in_environment("SLURM_JOB_ID");
+  return !job.empty() ? job : fmt::format("{}-{}", this_process().host, getpid());
 }
 
 /// Text in a free lease. It is not empty, so that its block is allocated and a lease can be taken
@@ -80,8 +80,8 @@ LeaseHolder parse_lease(std::string_view text) {
 }
 
 std::string job_name() {
-  const char* restarts = std::getenv("SLURM_RESTART_COUNT");
-  return fmt::format("{}.{}", job_id(), restarts != nullptr ? restarts : "0");
+  const auto restarts = number_in_environment("SLURM_RESTART_COUNT");
+  return fmt::format("{}.{}", job_id(), restarts.empty() ? "0" : restarts);
 }
 
 struct Lease::Heartbeat {

@@ -1,11 +1,17 @@
 #include "core/process.hpp"
 
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <cctype>
+#include <cerrno>
 #include <csignal>
-#include <cstdio>
+#include <cstdlib>
 
 #include "core/error.hpp"
 
@@ -35,6 +41,16 @@ void use_signal_stack() {
   expects(sigaltstack(&stack, nullptr) == 0, "the signal stack cannot be set");
 }
 
+std::string read_all(int file) {
+  std::string text;
+  std::array<char, 4096> part{};
+  for (;;) {
+    const auto bytes = read(file, part.data(), part.size());
+    if (bytes > 0) text.append(part.data(), static_cast<std::size_t>(bytes));
+    if (bytes == 0 || (bytes < 0 && errno != EINTR)) return text;
+  }
+}
+
 }  // namespace
 
 Process& this_process() {
@@ -46,15 +62,37 @@ Process& this_process() {
   return process;
 }
 
-std::string output_of(const std::string& command) {
-  // popen() creates the process without copying this one's memory.
-  std::string text;
-  if (FILE* pipe = popen(command.c_str(), "r")) {
-    std::array<char, 256> part{};
-    while (fgets(part.data(), part.size(), pipe) != nullptr) text += part.data();
-    pclose(pipe);
+std::string output_of(const std::vector<std::string>& command, ErrorOutput errors) {
+  std::array<int, 2> ends{};
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) return "";
+  std::vector<std::string> words = command;
+  std::vector<char*> arguments;
+  for (auto& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_adddup2(&files, ends[1], STDOUT_FILENO);
+  if (errors == ErrorOutput::joined)
+    posix_spawn_file_actions_adddup2(&files, ends[1], STDERR_FILENO);
+  else
+    posix_spawn_file_actions_addopen(&files, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+  pid_t process = 0;
+  const bool runs =
+      posix_spawnp(&process, arguments.front(), &files, nullptr, arguments.data(), environ) == 0;
+  posix_spawn_file_actions_destroy(&files);
+  close(ends[1]);
+  std::string text = read_all(ends[0]);
+  close(ends[0]);
+  while (runs && waitpid(process, nullptr, 0) < 0 && errno == EINTR) {
   }
   return text;
+}
+
+std::string number_in_environment(const char* variable) {
+  const char* value = std::getenv(variable);
+  const std::string text = value == nullptr ? "" : value;
+  return std::ranges::all_of(text, [](unsigned char c) { return std::isdigit(c); }) ? text : "";
 }
 
 void catch_stop_signals() {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace llamesh {
 
@@ -15,8 +16,17 @@ struct Process {
 /// This process; messages and logs take rank and host from it.
 Process& this_process();
 
-/// Runs a shell command and returns its standard output; empty if it cannot be run.
-std::string output_of(const std::string& command);
+/// What becomes of a program's error output.
+enum class ErrorOutput : std::uint8_t { dropped, joined };
+
+/// Runs the program in the first word, found along PATH, without a shell. Returns its standard
+/// output; empty if it cannot be run.
+std::string output_of(const std::vector<std::string>& command,
+                      ErrorOutput errors = ErrorOutput::dropped);
+
+/// Returns the number in an environment variable, as text: digits only. Empty if there is none.
+/// Slurm's ids and counts go into file names and into what other programs are told.
+std::string number_in_environment(const char* variable);
 
 /// llamesh version, and the commit it was built from, as far as CMake knew it.
 const char* version();

@@ -7,18 +7,19 @@ at_first=(startup templates multi_node fewer_nodes)
 on_nodes_1_2=(
   config_error no_room_in_memory own_folders without_pmix no_program halted_before rank_killed_in_step rank_killed_in_save
   never_in_mpi_init killed_in_mpi_init stopped_before_main signal_usr2 signal_term second_term halt_file preflight
-  requeue_template second_try scontrol_requeue cancelled job_chain slurmd_killed documentation
+  requeue_template second_try array_task_requeued scontrol_requeue cancelled job_chain slurmd_killed documentation
 )
 on_nodes_3_4=(link_cut rank_stopped no_progress slurmstepd_killed)
 on_node_5=(walltime single_node evaluated sweep)
 on_nodes_6_7_8=(node_killed node_range bad_node stale_step)
-on_nodes_9_10_11=(spare_after_node_killed all_spares_bad killed_again_at_once relaunch_told)
+on_nodes_9_10_11=(handed_down spare_after_node_killed all_spares_bad killed_again_at_once relaunch_told)
 on_nodes_12_13_14=(spare_after_rank_stopped batch_node_killed shrunk_after_node_killed requeued_after_node_killed)
 at_last=(slow_node_left_out pair_cut pair_cut_at_ends pair_cut_in_save node_cut node_cut_of_two site_requeues slurmctld_stopped slurmctld_away_at_the_end preflight_bad_node traffic)
 
 # What only a real Slurm shows. The others have stand-ins in tests/faults and tests/checkpoint, or resemble one of these.
 essential=(
-  templates multi_node no_room_in_memory own_folders without_pmix requeue_template scontrol_requeue cancelled job_chain
+  templates multi_node no_room_in_memory own_folders without_pmix requeue_template array_task_requeued scontrol_requeue
+  cancelled job_chain handed_down
   documentation link_cut slurmstepd_killed single_node evaluated sweep node_killed spare_after_node_killed batch_node_killed
   shrunk_after_node_killed pair_cut node_cut slurmctld_away_at_the_end preflight_bad_node traffic
 )
@@ -435,6 +436,25 @@ second_try() {
   tell "the second launch took $launch s"
 }
 
+# The last task of an array has the array's id as its own, which to Slurm's commands means all tasks.
+array_task_requeued() {
+  local task
+  sed 's/^folder=.*/folder=array-$SLURM_ARRAY_TASK_ID/' "$sources/slurm/requeue.sbatch" >array.sbatch
+  hold 12 0
+  job=$(sbatch --parsable --array=0-1 --nodes=1 --output="$scenario.%j.log" "$(other_nodes)" array.sbatch inputs/tiny.yaml - \
+    "${same_run[@]}") || bad "sbatch refused the array"
+  echo "$job" >>"$scenario.jobs"
+  for task in 0 1; do within 60 past "array-$task" 12 || bad "task $task has not reached step 12"; done
+  scancel --signal=USR2 "${job}_1"
+  rm "$LLAMESH_HOLD"
+  within 120 no_jobs || bad "the array has not ended"
+  for task in 0 1; do
+    [[ $(step_of "array-$task") == "$steps" ]] || bad "task $task has ended at step $(step_of "array-$task")"
+    [[ $(job=${job}_$task field Restarts) == "$task" ]] || bad "task $task was requeued $(job=${job}_$task field Restarts) times"
+  done
+  tell "one task was requeued, resumed after step $(resumed array-1); the other one went on"
+}
+
 # Slurm sends SIGTERM first, and the run saves.
 scontrol_requeue() {
   held_past 25 0 submit requeue by-hand
@@ -700,6 +720,17 @@ spare_after_rank_stopped() {
   nothing_in_memory
 }
 rank_off() { :; }  # it is stopped already
+
+# What a shell within a requeued job hands down to the jobs that it submits.
+handed_down() {
+  export SLURM_DISTRIBUTION=cyclic SLURM_EXPORT_ENV=NONE SLURM_RESTART_COUNT=3 SLURM_LABELIO=1 SLURM_WORKING_DIR=/tmp
+  resilient 2 handed-down 2 0 shrink
+  fails handed-down kill -KILL "$held"
+  relaunched handed-down
+  has_to_log "mesh replicate=2 x shard=2"
+  same_weights handed-down
+  tell "relaunched, resumed after step $(resumed handed-down), same weights"
+}
 
 # The remaining node has all shards.
 shrunk_after_node_killed() {

@@ -432,6 +432,36 @@ too_many_spares() {
   logs "3 spares of 3 nodes leave none"
 }
 
+# What Slurm's variables hold is no command.
+id_is_no_command() {
+  given <<<'launch() { finishes; }'
+  SLURM_JOB_ID='$(touch ran)' supervise
+  expect 78 "" ""
+  logs "SLURM_JOB_ID is .(touch ran), which is no job's id"
+  [[ ! -e ran ]] || bad "the variable was run"
+  SLURM_JOB_NODELIST='node1;touch ran' SLURM_JOB_NUM_NODES=2 supervise
+  [[ ! -e ran ]] || bad "the variable was run"
+}
+
+# The last task of an array has the array's id, which means all of them.
+task_of_an_array() {
+  export SLURM_ARRAY_JOB_ID=7 SLURM_ARRAY_TASK_ID=2
+  given <<<'launch() { ends stopped 75 12 "rank 2 on node2 is silent" node2; }'
+  supervise --resize requeue
+  expect 75 "node1,node2,node3 node1,node2,node3" "requeue 7_2;update JobId=7_2 ExcNodeList=node2"
+}
+
+# The job was submitted from one that had been requeued, whose variables it has.
+restart_count_of_another_job() {
+  export SLURM_RESTART_COUNT=3
+  given <<<'launch() {
+    [[ -z ${SLURM_RESTART_COUNT:-} ]] || exit 78
+    (($1 > 1)) && finishes; ends stopped 75 12 "rank 2 on node2 is silent" node2
+  }'
+  supervise --spares 1
+  expect 0 "node1,node2 node1,node3" ""
+}
+
 outside_slurm() {
   given <<<'launch() { finishes; }'
   unset SLURM_JOB_ID

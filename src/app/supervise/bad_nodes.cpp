@@ -9,6 +9,7 @@
 
 #include "core/file.hpp"
 #include "core/json.hpp"
+#include "core/process.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -56,11 +57,10 @@ BadNodes::BadNodes(const std::filesystem::path& run_folder) : file_(run_folder /
 void BadNodes::blame(std::string_view host, std::string_view reason) {
   const auto now =
       std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now());
-  const char* job = std::getenv("SLURM_JOB_ID");
   failures_.push_back({.host = std::string(host),
                        .reason = std::string(reason),
                        .time = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(now)),
-                       .job = job == nullptr ? "" : job});
+                       .job = number_in_environment("SLURM_JOB_ID")});
   try {
     write_durably(file_, to_text(failures_));
   } catch (const Error& error) {  // this job remembers it

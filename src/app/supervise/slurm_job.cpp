@@ -19,6 +19,7 @@
 #include "core/error.hpp"
 #include "core/process.hpp"
 #include "core/text.hpp"
+#include "train/job/squeue.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -65,20 +66,25 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-/// Runs a command in a shell, for up to 15 s. Returns its output.
-std::string ask(const std::string& command) {
-  return output_of("timeout -k 1 15 " + command + " 2>/dev/null");
-}
-
-std::string shell_text(const std::vector<std::string>& words) {
-  std::string text;
-  for (const auto& word : words) text += shell_word(word) + ' ';
-  return text;
+/// Runs a command for up to 15 s. Returns its output.
+std::string ask(const std::vector<std::string>& command) {
+  std::vector<std::string> words{"timeout", "-k", "1", "15"};
+  words.insert(words.end(), command.begin(), command.end());
+  return output_of(words);
 }
 
 /// Expands Slurm's "node[1-3,7]".
 std::vector<std::string> hosts_in(const std::string& list) {
-  return words_of(ask("scontrol show hostnames " + shell_word(list)));
+  return words_of(ask({"scontrol", "show", "hostnames", list}));
+}
+
+/// Returns this job's id, also as one task of an array.
+std::string own_id() {
+  environment("SLURM_JOB_ID");
+  const auto id = train::own_job_id();
+  validate(id.has_value(), "SLURM_JOB_ID is {}, which is no job's id",
+           excerpt(environment("SLURM_JOB_ID")));
+  return *id;
 }
 
 bool is_down(std::string_view state) {
@@ -119,7 +125,7 @@ std::vector<std::string> launcher_of(const std::vector<std::string>& command) {
 SlurmJob::SlurmJob(std::vector<std::string> launcher, std::string clean_up)
     : launcher_(std::move(launcher)),
       clean_up_(std::move(clean_up)),
-      id_(environment("SLURM_JOB_ID")),
+      id_(own_id()),
       nodes_(hosts_in(environment("SLURM_JOB_NODELIST"))) {
   const auto ranks = environment("SLURM_NTASKS_PER_NODE");
   const auto* const end = ranks.data() + ranks.size();
@@ -127,7 +133,7 @@ SlurmJob::SlurmJob(std::vector<std::string> launcher, std::string clean_up)
   validate(error == std::errc() && rest == end && ranks_per_node_ > 0 &&
                ranks_per_node_ <= max_ranks_per_node,
            "SLURM_NTASKS_PER_NODE is {}; give --ntasks-per-node in the script", excerpt(ranks));
-  if (const char* restarts = std::getenv("SLURM_RESTART_COUNT")) restarts_ = restarts;
+  find_restarts();
   const char* num_nodes = std::getenv("SLURM_JOB_NUM_NODES");
   validate(
       !nodes_.empty() && (num_nodes == nullptr || std::to_string(nodes_.size()) == num_nodes),
@@ -135,11 +141,25 @@ SlurmJob::SlurmJob(std::vector<std::string> launcher, std::string clean_up)
       nodes_.size(), id_, num_nodes == nullptr ? "some" : num_nodes);
 }
 
+/// A job that is submitted from a requeued one inherits the variable, so Slurm itself is asked.
+/// Runs that this program launches see what it says.
+void SlurmJob::find_restarts() {
+  restarts_ = number_in_environment("SLURM_RESTART_COUNT");
+  constexpr std::string_view key = "Restarts=";
+  for (const auto& word : words_of(ask({"scontrol", "-o", "show", "job", id_})))
+    if (word.starts_with(key)) restarts_ = word.substr(key.size());
+  if (restarts_.empty()) restarts_ = "0";
+  if (restarts_ == "0")
+    unsetenv("SLURM_RESTART_COUNT");  // as in Slurm
+  else
+    setenv("SLURM_RESTART_COUNT", restarts_.c_str(), 1);
+}
+
 bool SlurmJob::runs() const {
   constexpr int max_tries = 60;
   const auto ask_for_job = [this] {
-    const bool answers = ask("scontrol ping").find("UP") != std::string::npos;
-    return words_of(answers ? ask("scontrol -o show job " + id_) : "");
+    const bool answers = ask({"scontrol", "ping"}).find("UP") != std::string::npos;
+    return words_of(answers ? ask({"scontrol", "-o", "show", "job", id_}) : "");
   };
   auto fields = ask_for_job();
   for (int i = 0; i < max_tries && fields.empty(); ++i) {
@@ -153,7 +173,7 @@ bool SlurmJob::runs() const {
 }
 
 JobNodes SlurmJob::living_nodes() const {
-  const auto list = words_of(ask("squeue -h -o %N -j " + id_));
+  const auto list = words_of(ask({"squeue", "-h", "-o", "%N", "-j", id_}));
   if (list.empty()) return {nodes_, {}};
   JobNodes nodes{hosts_in(list.front()), {}};
   // A site's wrapper may print words of its own.
@@ -161,7 +181,7 @@ JobNodes SlurmJob::living_nodes() const {
     return std::ranges::find(nodes_, node) == nodes_.end();
   });
   if (nodes.usable.empty()) return {nodes_, {}};  // no answer
-  for (const auto& line : lines_of(ask("sinfo -h -N -o '%N %T' -n " + shell_word(list.front())))) {
+  for (const auto& line : lines_of(ask({"sinfo", "-h", "-N", "-o", "%N %T", "-n", list.front()}))) {
     const auto words = words_of(line);
     if (words.size() != 2 || !(is_down(words[1]) || is_silent(words[1]))) continue;
     if (std::erase(nodes.usable, words[0]) > 0 && !is_down(words[1]))
@@ -182,8 +202,10 @@ std::vector<std::string> SlurmJob::nodes_without_launch(
     const std::vector<std::string>& nodes) const {
   std::vector<std::string> output(nodes.size());  // srun may return 0 although nothing was launched
   on_each(nodes, [&](std::size_t i) {
-    output[i] = output_of("timeout -k 1 20 " + shell_text(launch_on(nodes[i])) +
-                          "echo launched 2>/dev/null");
+    std::vector<std::string> words{"timeout", "-k", "1", "20"};
+    for (const auto& word : launch_on(nodes[i])) words.push_back(word);
+    words.insert(words.end(), {"echo", "launched"});
+    output[i] = output_of(words);
   });
   std::vector<std::string> bad;
   for (std::size_t i = 0; i < nodes.size(); ++i)
@@ -195,7 +217,9 @@ void SlurmJob::clean_up() const {
   auto [nodes, silent] = living_nodes();
   nodes.insert(nodes.end(), silent.begin(), silent.end());  // they may answer in time
   on_each(nodes, [this, &nodes = nodes](std::size_t i) {
-    ask(shell_text(launch_on(nodes[i])) + "sh -c " + shell_word(clean_up_));
+    auto words = launch_on(nodes[i]);
+    words.insert(words.end(), {"sh", "-c", clean_up_});
+    ask(words);
   });
 }
 
@@ -208,24 +232,24 @@ void SlurmJob::end_guard() const {
 }
 
 void SlurmJob::end_steps(bool guards) const {
-  for (const auto& line : lines_of(ask("squeue -s -h -o '%i %j' -j " + id_))) {
+  for (const auto& line : lines_of(ask({"squeue", "-s", "-h", "-o", "%i %j", "-j", id_}))) {
     const auto words = words_of(line);
     if (words.size() == 2 && (words.back() == guard_name) == guards &&
         !words.front().ends_with(".batch") && !words.front().ends_with(".extern"))
-      ask("scancel --signal=KILL " + words.front());
+      ask({"scancel", "--signal=KILL", words.front()});
   }
 }
 
 void SlurmJob::requeue(const std::vector<std::string>& excluded) const {
-  const auto job = ask("scontrol -o show job " + id_);
+  const auto job = ask({"scontrol", "-o", "show", "job", id_});
   std::signal(SIGTERM, SIG_IGN);  // Slurm sends it to all that the script runs, also to scontrol
-  ask("scontrol requeue " + id_);
+  ask({"scontrol", "requeue", id_});
   if (excluded.empty()) return;
   constexpr std::string_view key = "ExcNodeList=";
   auto list = fmt::format("{}", fmt::join(excluded, ","));
   if (const auto at = job.find(key); at != job.npos && job.compare(at + key.size(), 1, "(") != 0)
     list = job.substr(at + key.size(), job.find_first_of(" \n", at) - at - key.size()) + "," + list;
-  ask(fmt::format("scontrol update JobId={} ExcNodeList={}", id_, shell_word(list)));
+  ask({"scontrol", "update", "JobId=" + id_, "ExcNodeList=" + list});
 }
 
 std::vector<std::string> SlurmJob::guard_command(const std::string& node) const {

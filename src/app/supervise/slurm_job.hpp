@@ -51,13 +51,14 @@ class SlurmJob {
   std::vector<std::string> guard_command(const std::string& node) const;
 
  private:
+  void find_restarts();
   std::vector<std::string> launch_on(const std::string& node) const;
   void end_steps(bool guards) const;
 
   std::vector<std::string> launcher_;
   std::string clean_up_;
-  std::string id_;
-  std::string restarts_ = "0";  ///< the job runs again under its id once it was in the queue
+  std::string id_;        ///< train::own_job_id()
+  std::string restarts_;  ///< the job runs again under its id once it was in the queue
   std::vector<std::string> nodes_;
   int ranks_per_node_ = 1;
 };

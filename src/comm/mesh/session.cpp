@@ -127,7 +127,8 @@ void abort_job(ExitCode code) {
 }
 
 std::string srun_plugin() {
-  return srun_plugin(mpi_version(), output_of("timeout 5 srun --mpi=list 2>&1"));
+  return srun_plugin(mpi_version(),
+                     output_of({"timeout", "5", "srun", "--mpi=list"}, ErrorOutput::joined));
 }
 
 std::string mpi_version() {

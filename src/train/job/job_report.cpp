@@ -40,11 +40,11 @@ void JobReport::log_job(const Trainer& trainer) {
   if (train.epochs > 0)
     spdlog::info("train.epochs {}: {} steps of {} sequences", train.epochs, train.steps,
                  train.global_batch);
-  const char* job = std::getenv("SLURM_JOB_ID");
-  if (job == nullptr) return;
-  const char* restarts = std::getenv("SLURM_RESTART_COUNT");
+  const auto job = number_in_environment("SLURM_JOB_ID");
+  if (job.empty()) return;
+  const auto restarts = number_in_environment("SLURM_RESTART_COUNT");
   const auto left = deadline_.seconds_left(std::chrono::seconds(1));
-  spdlog::info("job {}, restart {}, {}", job, restarts == nullptr ? "0" : restarts,
+  spdlog::info("job {}, restart {}, {}", job, restarts.empty() ? "0" : restarts,
                left ? fmt::format("{:.0f} s of walltime left", *left) : "no walltime known");
 }
 
@@ -70,7 +70,7 @@ void JobReport::start(const StartEvent& event, std::int64_t step, const OwnCheck
     const auto explained = explain_sudden_end(before);
     put_records_aside(folder_);
     state_ = start_after(explained, std::max(own.on_disk, own.in_memory),
-                         std::getenv("SLURM_JOB_ID") != nullptr, setup_.topology.host_of);
+                         !number_in_environment("SLURM_JOB_ID").empty(), setup_.topology.host_of);
     state_.step = own.on_disk;
     state_.memory_step = own.in_memory;
     state_.steps = gauges_.steps;
@@ -114,20 +114,16 @@ std::optional<RunState> JobReport::explain_sudden_end(std::optional<RunState> be
 /// Counts the time up to now. metrics.jsonl has every step that was done, so it tells which steps
 /// still count.
 void JobReport::start_goodput(const std::optional<RunState>& before, double seconds) {
-  const auto in_environment = [](const char* name) -> std::string {
-    const char* value = std::getenv(name);
-    return value == nullptr ? "" : value;
-  };
   const auto& earlier = metrics_->earlier();
   auto& goodput = state_.goodput;
   goodput.productive = earlier.kept;
   goodput.repeated += earlier.dropped;
   goodput.starting += seconds;
   Gap gap{.last_step = earlier.last_end, .launched = unix_time() - seconds};
-  const auto job = in_environment("SLURM_JOB_ID");
+  const auto job = number_in_environment("SLURM_JOB_ID");
   if (before) {
     gap.same_allocation = !job.empty() && before->job == job &&
-                          before->restarts == in_environment("SLURM_RESTART_COUNT");
+                          before->restarts == number_in_environment("SLURM_RESTART_COUNT");
     gap.has_culprit = !before->culprit_ranks.empty();
     if (before->phase != RunPhase::running) gap.ended = parse_utc(before->time);
     add_gap(goodput, gap);

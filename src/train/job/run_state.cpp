@@ -22,11 +22,6 @@ constexpr std::int64_t max_steps = 1'000'000'000'000'000;  // so that one more d
 constexpr std::int64_t max_ranks = std::numeric_limits<int>::max();
 constexpr std::array phase_names{"running", "stopped", "done", "failed"};
 
-const char* environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
 std::string now() {
   const auto seconds =
       std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now());
@@ -75,8 +70,8 @@ std::string to_text(const RunState& state) {
                                  {"starts", state.starts},
                                  {"steps", state.steps},
                                  {"seconds_needed", state.seconds_needed},
-                                 {"job", environment("SLURM_JOB_ID")},
-                                 {"restarts", environment("SLURM_RESTART_COUNT")},
+                                 {"job", number_in_environment("SLURM_JOB_ID")},
+                                 {"restarts", number_in_environment("SLURM_RESTART_COUNT")},
                                  {"host", this_process().host},
                                  {"time", now()}};
   if (state.memory_step > 0) json["memory_step"] = state.memory_step;

@@ -43,7 +43,7 @@ Finding check_launch(const Subject& at) {
           at.world,
           [] {
             auto text = comm::mpi_version();
-            if (output_of("command -v srun").empty()) return text;
+            if (output_of({"sh", "-c", "command -v srun"}).empty()) return text;
             const auto plugin = comm::srun_plugin();
             return plugin.empty()
                        ? text + "; srun --mpi=list has no plugin for it: start ranks by its mpirun"
