@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "app/origin.hpp"
+#include "core/text.hpp"
 #include "data/chat_template.hpp"
 
 namespace llamesh::app {
@@ -46,7 +47,7 @@ PromptTokens encode_prompt(const tokenizer::Tokenizer& tokenizer, const data::Da
     result.ids = {*bos};
     if (!start.empty())
       result.note = fmt::format("the prompt begins with {} itself, so no other is put before it",
-                                prompt.substr(0, bos_bytes));
+                                excerpt(prompt.substr(0, bos_bytes)));
   } else {
     result.ids = start;
     result.added = start.size();

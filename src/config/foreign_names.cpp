@@ -18,6 +18,11 @@ struct ForeignName {
 
 constexpr std::string_view accumulation =
     "set 'train.global_batch' to ranks x 'train.micro_batch' x accumulated micro-batches";
+constexpr std::string_view unquantized =
+    "llamesh does not quantize: 'model.lora' with 'precision.parameters: bf16' needs the least "
+    "memory";
+constexpr std::string_view no_stages =
+    "llamesh has no pipeline stages: divide the model by 'mesh.axes.shard' and 'mesh.axes.tensor'";
 constexpr std::string_view batch =
     "'train.micro_batch' (of a rank) or 'train.global_batch' (of a step)";
 
@@ -28,15 +33,16 @@ constexpr std::array keys{
     ForeignName{"adam_beta2", "'optimizer.betas'"},
     ForeignName{"adam_epsilon", "'optimizer.eps'"},
     ForeignName{"batch_size", batch},
-    ForeignName{"bf16", "'precision.parameters: bf16'"},
     ForeignName{"beta1", "'optimizer.betas'"},
     ForeignName{"beta2", "'optimizer.betas'"},
+    ForeignName{"bf16", "'precision.parameters: bf16'"},
     ForeignName{"block_size", "'data.sequence_length'"},
     ForeignName{"clip_grad", "'optimizer.clip_norm'"},
     ForeignName{"context_length", "'data.sequence_length'"},
     ForeignName{"data.path", "'data.train'"},
     ForeignName{"data_path", "'data.train'"},
     ForeignName{"dataset", "'data.train'"},
+    ForeignName{"deepspeed", "'sharding.strategy'"},
     ForeignName{"dtype", "'precision.parameters'"},
     ForeignName{"early_stopping_patience", "'train.early_stop.patience'"},
     ForeignName{"early_stopping_threshold", "'train.early_stop.min_delta'"},
@@ -50,6 +56,8 @@ constexpr std::array keys{
     ForeignName{"gradient_checkpointing", "'memory.activation_checkpointing'"},
     ForeignName{"learning_rate", "'optimizer.lr'"},
     ForeignName{"load_best_model_at_end", "'checkpoint.keep_best'"},
+    ForeignName{"load_in_4bit", unquantized},
+    ForeignName{"load_in_8bit", unquantized},
     ForeignName{"local_batch_size", "'train.micro_batch'"},
     ForeignName{"log_interval", "'log.every_steps'"},
     ForeignName{"logging_steps", "'log.every_steps'"},
@@ -68,6 +76,8 @@ constexpr std::array keys{
     ForeignName{"mesh.axes.dp_shard", "'mesh.axes.shard'"},
     ForeignName{"mesh.axes.fsdp", "'mesh.axes.shard'"},
     ForeignName{"mesh.axes.model", "'mesh.axes.tensor'"},
+    ForeignName{"mesh.axes.pipeline", no_stages},
+    ForeignName{"mesh.axes.pp", no_stages},
     ForeignName{"mesh.axes.tp", "'mesh.axes.tensor'"},
     ForeignName{"metric_for_best_model", "'evaluate.best_by'"},
     ForeignName{"micro_batch_size", "'train.micro_batch'"},
@@ -76,11 +86,15 @@ constexpr std::array keys{
     ForeignName{"num_epochs", "'train.epochs'"},
     ForeignName{"num_train_epochs", "'train.epochs'"},
     ForeignName{"num_warmup_steps", "'schedule.warmup_steps'"},
+    ForeignName{"optim", "'optimizer.name'"},
     ForeignName{"out_dir", "'run.folder'"},
     ForeignName{"output_dir", "'run.folder'"},
     ForeignName{"per_device_train_batch_size", "'train.micro_batch'"},
+    ForeignName{"pipeline_model_parallel_size", no_stages},
+    ForeignName{"pp", no_stages},
     ForeignName{"precision", "'precision.parameters'"},
     ForeignName{"r", "'model.lora.rank'"},
+    ForeignName{"report_to", "'log.tensorboard'"},
     ForeignName{"resume_from_checkpoint", "'checkpoint.resume'"},
     ForeignName{"save_interval", "'checkpoint.every_steps'"},
     ForeignName{"save_steps", "'checkpoint.every_steps'"},
@@ -92,11 +106,14 @@ constexpr std::array keys{
     ForeignName{"tensor_model_parallel_size", "'mesh.axes.tensor'"},
     ForeignName{"tensor_parallel_size", "'mesh.axes.tensor'"},
     ForeignName{"torch_dtype", "'precision.parameters'"},
+    ForeignName{"tp_size", "'mesh.axes.tensor'"},
     ForeignName{"train_batch_size", "'train.global_batch'"},
     ForeignName{"train_iters", "'train.steps'"},
     ForeignName{"train_micro_batch_size_per_gpu", "'train.micro_batch'"},
+    ForeignName{"wandb", "'log.tensorboard', whose files wandb reads"},
     ForeignName{"warmup", "'schedule.warmup_steps'"},
     ForeignName{"warmup_iters", "'schedule.warmup_steps'"},
+    ForeignName{"warmup_ratio", "'schedule.warmup_steps', a number of steps"},
     ForeignName{"weight_decay_rate", "'optimizer.weight_decay'"},
 };
 

@@ -43,6 +43,15 @@ const Node* KeyReader::lookup(std::string_view name) {
   return here_ ? here_->find(name) : nullptr;
 }
 
+/// In a file, a group without keys is harmless. On the command line it takes away what the file
+/// says.
+void KeyReader::refuse_reset(std::string_view name) const {
+  const Node* node = here_ ? here_->find(name) : nullptr;
+  validate(node == nullptr || node->kind != Node::Kind::null || node->where != "command line",
+           "command line: {0}=null would reset all keys of the group {0}; name the keys to be set",
+           path(name));
+}
+
 const Node* KeyReader::enter(std::string_view name) {
   sections_.insert(path(name));
   const Node* node = here_ ? here_->find(name) : nullptr;

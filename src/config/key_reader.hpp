@@ -31,13 +31,8 @@ class KeyReader {
   /// Reads the keys below `name` with `body`.
   template <class Body>
   void section(std::string_view name, Body body) {
-    const Node* outside = here_;
-    const std::string prefix = prefix_;
-    here_ = enter(name);
-    prefix_ = path(name) + '.';
-    body();
-    here_ = outside;
-    prefix_ = prefix;
+    refuse_reset(name);
+    read_section(name, body);
   }
   /// Reads a section that may be absent or null.
   template <class T, class Body>
@@ -45,7 +40,7 @@ class KeyReader {
     if (const Node* node = here_ ? here_->find(name) : nullptr)
       value = node->kind == Node::Kind::null ? std::nullopt : std::optional<T>(T{});
     T scratch{};
-    section(name, [&] { body(value ? *value : scratch); });
+    read_section(name, [&] { body(value ? *value : scratch); });
   }
 
   template <std::integral T>
@@ -110,6 +105,17 @@ class KeyReader {
   void finish() const;
 
  private:
+  template <class Body>
+  void read_section(std::string_view name, Body body) {
+    const Node* outside = here_;
+    const std::string prefix = prefix_;
+    here_ = enter(name);
+    prefix_ = path(name) + '.';
+    body();
+    here_ = outside;
+    prefix_ = prefix;
+  }
+  void refuse_reset(std::string_view name) const;
   std::string path(std::string_view name) const { return prefix_ + std::string(name); }
   const Node* lookup(std::string_view name);
   const Node* enter(std::string_view name);

@@ -117,7 +117,10 @@ Node parse_value(const std::string& text, const std::string& name) {
     const bool is_reference =
         error.msg.find("anchor") != error.msg.npos || error.msg.find("alias") != error.msg.npos;
     fail(ExitCode::bad_input, "{}: not valid YAML: {}{}", converter.where(error.mark), error.msg,
-         is_reference ? "; quote a value that begins with * or &, as in [\"*.q_proj\"]" : "");
+         is_reference ? "; quote a value that begins with * or &, as in [\"*.q_proj\"]"
+         : name.starts_with("command line")
+             ? "; quote names with brackets or braces, as in [\"layers.[0-9].*\"]"
+             : "");
   }
 }
 

@@ -134,12 +134,16 @@ unsigned char byte_at(std::string_view text, std::size_t i) {
   return i < text.size() ? static_cast<unsigned char>(text[i]) : 0;
 }
 
-/// Bytes of the control character that begins at `i`; 0: none does.
+/// Bytes of the control character that begins at `i`; 0: none does. Marks that turn the direction
+/// of the text around, and separators of lines, are controls to a reader.
 std::size_t control_bytes(std::string_view text, std::size_t i) {
-  const auto first = byte_at(text, i);
+  const auto first = byte_at(text, i), second = byte_at(text, i + 1), third = byte_at(text, i + 2);
   if (first < 0x20 || first == 0x7f) return 1;
-  const auto second = byte_at(text, i + 1);
-  return first == 0xc2 && second >= 0x80 && second < 0xa0 ? 2 : 0;
+  if (first == 0xc2 && second >= 0x80 && second < 0xa0) return 2;
+  if (first == 0xd8 && second == 0x9c) return 2;  // U+061C
+  const bool at_2000 = third == 0x8e || third == 0x8f || (third >= 0xa8 && third <= 0xae);
+  const bool at_2040 = third >= 0xa6 && third <= 0xa9;
+  return first == 0xe2 && ((second == 0x80 && at_2000) || (second == 0x81 && at_2040)) ? 3 : 0;
 }
 
 bool continues_character(char c) {

@@ -31,7 +31,9 @@ std::string did_you_mean(std::string_view word, const std::vector<std::string>& 
 std::string shell_word(std::string_view word);
 
 /// The text with its control characters as `\x1b`, so that a terminal shows what a file or a path
-/// holds and obeys none of it: ASCII's, DEL, and U+0080 to U+009F in UTF-8.
+/// holds and obeys none of it: ASCII's, DEL, and in UTF-8 U+0080 to U+009F and the marks for the
+/// direction of text and the ends of lines (U+061C, U+200E, U+200F, U+2028 to U+202E, U+2066 to
+/// U+2069).
 std::string printable(std::string_view text);
 
 /// What a message quotes of a file or of the command line: printable(), and of a longer text its

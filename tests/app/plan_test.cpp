@@ -208,6 +208,14 @@ TEST(Plan, ImbalanceNeedsAnExpertAxis) {
             "mesh.axes.expert");
 }
 
+TEST(Plan, ASweepOfADenseModelTakesNoImbalance) {
+  auto arguments = cluster("llama3-8b-1x8", 8);
+  arguments.sweep = true;
+  arguments.imbalance = 2;
+  EXPECT_EQ(test::error_of([&] { plan(arguments); }),
+            "--imbalance is 2, but the model has no experts; leave it out");
+}
+
 TEST(Plan, TheBusiestExpertRankTakesLonger) {
   auto arguments = cluster("mixtral-8x7b-2x8", 16);
   const auto [code, uniform] = printed(arguments);

@@ -18,8 +18,8 @@ TEST(InputErrors, UnknownKeysNameTheNearest) {
   EXPECT_EQ(
       error(data + "train:\n  steps: 3\n  lr: 0.1\n"),
       "f.yaml:4: unknown key 'train.lr'; did you mean 'optimizer.lr' or 'optimizer.muon.lr'?");
-  EXPECT_EQ(error(data + "mesh: {axes: {pipeline: 2}}\n"),
-            "f.yaml:2: unknown key 'mesh.axes.pipeline'");
+  EXPECT_EQ(error(data + "mesh: {axes: {banana: 2}}\n"),
+            "f.yaml:2: unknown key 'mesh.axes.banana'");
   EXPECT_EQ(error(data + "xyzzyplugh: 4\n"), "f.yaml:2: unknown key 'xyzzyplugh'");
   EXPECT_EQ(error(data, {"train.stepz=4"}),
             "command line: unknown key 'train.stepz'; did you mean 'train.steps'?");
@@ -62,9 +62,23 @@ TEST(InputErrors, NamesOfOtherProgramsHaveTheirHint) {
   EXPECT_EQ(hint("model.lora.lora_alpha=16"), "; did you mean 'model.lora.alpha'?");
   EXPECT_EQ(hint("model.lora.target_modules=[q_proj]"), "; did you mean 'model.lora.targets'?");
   EXPECT_EQ(hint("mesh.axes.fsdp=2"), "; did you mean 'mesh.axes.shard'?");
+  EXPECT_EQ(hint("warmup_ratio=0.1"), "; did you mean 'schedule.warmup_steps', a number of steps?");
+  EXPECT_EQ(hint("tp_size=2"), "; did you mean 'mesh.axes.tensor'?");
+  EXPECT_EQ(hint("report_to=wandb"), "; did you mean 'log.tensorboard'?");
+  EXPECT_NE(hint("mesh.axes.pp=2").find("llamesh has no pipeline stages"), std::string::npos);
+  EXPECT_NE(hint("model.load_in_4bit=true").find("does not quantize"), std::string::npos);
   EXPECT_EQ(hint("sharding.strategy=fsdp"), "; did you mean 'full_shard'?");
   EXPECT_EQ(hint("precision.parameters=bfloat16"), "; did you mean 'bf16'?");
   EXPECT_EQ(hint("memory.activation_checkpointing=fsdp"), "; allowed: none, selective, full");
+}
+
+TEST(InputErrors, AGroupIsNotResetOnTheCommandLine) {
+  EXPECT_EQ(error(data, {"mesh=null"}),
+            "command line: mesh=null would reset all keys of the group mesh; name the keys to be "
+            "set");
+  EXPECT_EQ(error(data, {"optimizer.muon="}),
+            "command line: optimizer.muon=null would reset all keys of the group optimizer.muon; "
+            "name the keys to be set");
 }
 
 TEST(InputErrors, DuplicateKeys) {

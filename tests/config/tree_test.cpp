@@ -121,6 +121,7 @@ TEST(Tree, RefusesMalformedOverrides) {
   for (int i = 0; i < 60'000; ++i) deep.insert(0, "a.");
   EXPECT_NE(error(deep).find("more than 16 levels"), std::string::npos);
   EXPECT_NE(error("a.b=[1").find("command line: a.b:1: not valid YAML"), std::string::npos);
+  EXPECT_TRUE(error("a.b=[model.layers.[0-9]]").ends_with("as in [\"layers.[0-9].*\"]"));
   for (const char* text : {"a.b=[*.q_proj]", "a.b=[&]", "a.b={c: *d}"})
     EXPECT_NE(error(text).find("; quote a value that begins with * or &"), std::string::npos)
         << text << error(text);

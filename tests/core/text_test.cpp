@@ -25,6 +25,8 @@ TEST(ByteSize, RefusesOtherText) {
 TEST(Printable, EscapesWhatATerminalWouldObey) {
   EXPECT_EQ(printable("a\x1b[2J\a\r\n\x7f"), "a\\x1b[2J\\x07\\x0d\\x0a\\x7f");
   EXPECT_EQ(printable(std::string_view("\0", 1)), "\\x00");
+  EXPECT_EQ(printable("a\u202eb\u2066c\u2028"), "a\\xe2\\x80\\xaeb\\xe2\\x81\\xa6c\\xe2\\x80\\xa8");
+  EXPECT_EQ(printable("\u061c\u200f"), "\\xd8\\x9c\\xe2\\x80\\x8f");
   EXPECT_EQ(printable("\u009b2J, \u0080 and \u009f"), "\\xc2\\x9b2J, \\xc2\\x80 and \\xc2\\x9f");
 }
 

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iostream>
@@ -41,6 +42,9 @@ std::string prompt_of(const GenerateArguments& arguments) {
   if (arguments.prompt_file.empty()) return arguments.prompt;
   validate(arguments.prompt.empty(), "--prompt and --prompt-file are both given; keep one");
   if (arguments.prompt_file == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
+  std::error_code ignored;
+  validate(!std::filesystem::is_directory(arguments.prompt_file, ignored),
+           "--prompt-file '{}' is a folder; name a file", arguments.prompt_file);
   std::ifstream in(arguments.prompt_file, std::ios::binary);
   validate(in.good(), "cannot read '{}'", arguments.prompt_file);
   return {std::istreambuf_iterator<char>(in), {}};

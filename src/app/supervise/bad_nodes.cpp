@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdlib>
 
+#include "core/error.hpp"
 #include "core/file.hpp"
 #include "core/json.hpp"
 #include "core/process.hpp"
@@ -17,11 +18,16 @@ namespace {
 std::vector<NodeFailure> parse(const std::string& text, const std::filesystem::path& file) {
   std::vector<NodeFailure> failures;
   const auto json = parse_json(text, file.string());
-  for (const auto& entry : json.at("failures"))
-    failures.push_back({.host = entry.at("host"),
-                        .reason = entry.value("reason", ""),
-                        .time = entry.value("time", ""),
-                        .job = entry.value("job", "")});
+  try {
+    for (const auto& entry : json.at("failures"))
+      failures.push_back({.host = entry.at("host"),
+                          .reason = entry.value("reason", ""),
+                          .time = entry.value("time", ""),
+                          .job = entry.value("job", "")});
+  } catch (const nlohmann::json::exception&) {
+    fail(ExitCode::bad_input,
+         R"(expected {{"failures": [{{"host": NAME, "reason": TEXT, ...}}]}})");
+  }
   return failures;
 }
 

@@ -40,6 +40,16 @@ void for_each_adapter(const model::ParameterTable& table, Visit visit) {
       visit(static_cast<model::ParameterId>(i), table.parameters[i]);
 }
 
+fs::path weights_in(const fs::path& folder) {
+  std::error_code ignored;
+  validate(fs::exists(folder / weights_name, ignored) ||
+               !fs::exists(folder / "adapter_model.bin", ignored),
+           "{} has adapter_model.bin only, which is not read; save the adapters again with PEFT's "
+           "save_pretrained, which writes {}",
+           folder.string(), weights_name);
+  return folder / weights_name;
+}
+
 class AdaptedModel final : public StoredModel {
  public:
   AdaptedModel(std::unique_ptr<StoredModel> base, const fs::path& folder,
@@ -123,7 +133,7 @@ bool has_base_weights(const std::string& folder, const StoredModel& checkpoint,
 }  // namespace
 
 PeftFolder::PeftFolder(const fs::path& folder, const model::ParameterTable& table)
-    : file_(folder / weights_name), table_(table) {
+    : file_(weights_in(folder)), table_(table) {
   const auto path = (folder / weights_name).string();
   std::set<std::string> extra;
   for (const auto& tensor : file_.tensors()) extra.insert(tensor.name);
