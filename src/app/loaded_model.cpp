@@ -99,6 +99,16 @@ void LoadedModel::load(const checkpoint::StoredModel& stored) {
   }
 }
 
+std::string advice_on_nonfinite_weights(const std::string& path) {
+  std::string convert, folder = shell_word(path);
+  if (checkpoint::locate(path).kind == checkpoint::PathKind::checkpoint) {
+    // Of a checkpoint, `verify` compares the checksums only.
+    convert = fmt::format("llamesh convert --from {} --to FOLDER, then ", folder);
+    folder = "FOLDER";
+  }
+  return fmt::format("look for weights that are not finite: {}llamesh verify {}", convert, folder);
+}
+
 DType dtype_of_argument(const std::string& name) {
   validate(name == "fp32" || name == "bf16", "--dtype '{}' is unknown; allowed: fp32, bf16", name);
   return name == "fp32" ? DType::f32 : DType::bf16;

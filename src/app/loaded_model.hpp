@@ -52,6 +52,9 @@ struct LoadedModel {
 /// a user error that points at --tokenizer if there is none.
 std::string tokenizer_for(const LoadedModel& model, const std::string& asked);
 
+/// Returns what to do if the model at `path` computes something that is not finite: "look for ...".
+std::string advice_on_nonfinite_weights(const std::string& path);
+
 /// Parses "fp32" or "bf16"; anything else is a user error.
 DType dtype_of_argument(const std::string& name);
 

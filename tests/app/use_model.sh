@@ -176,6 +176,9 @@ for ranks in 1 2; do
   [[ $code == 93 && $(grep -c "the loss of .* is nan; .*: llamesh verify $folder/nan$" "$folder/log") == 1 ]] &&
     grep -q '^loss  *nan nats' "$folder/out" || give_up "$ranks ranks, a NaN in the weights: exit code $code"
 done
+"$llamesh" generate "$folder/nan" --tokenizer byte --prompt A > "$folder/out" 2> "$folder/log"; code=$?
+[[ $code == 93 && $(cat "$folder/out") == A && $(grep -c "the logits of .* are not finite; .*: llamesh verify $folder/nan$" "$folder/log") == 1 ]] ||
+  give_up "generate with a NaN in the weights: exit code $code"
 
 # Nor is a run without one started, and one with few is warned of.
 echo '{"messages": [{"role": "user", "content": "'"$(printf %90s q)"'"}, {"role": "assistant", "content": "a"}]}' > "$folder/long.jsonl"

@@ -162,15 +162,8 @@ void print_result(const EvaluateArguments& arguments, const data::DataOptions& o
 void check_finite(const Sum& sum, const std::string& path) {
   if (std::isfinite(sum.nats)) return;
   std::fflush(stdout);  // the error may end the job at once
-  std::string convert, folder = shell_word(path);
-  if (checkpoint::locate(path).kind == checkpoint::PathKind::checkpoint) {
-    // Of a checkpoint, `verify` compares the checksums only.
-    convert = fmt::format("llamesh convert --from {} --to FOLDER, then ", folder);
-    folder = "FOLDER";
-  }
-  fail(ExitCode::no_progress,
-       "the loss of {} is {}; look for weights that are not finite: {}llamesh verify {}", path,
-       sum.nats, convert, folder);
+  fail(ExitCode::no_progress, "the loss of {} is {}; {}", path, sum.nats,
+       advice_on_nonfinite_weights(path));
 }
 
 /// Opens the stream; one rank per machine tokenizes text. Collective.

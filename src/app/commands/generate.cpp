@@ -157,9 +157,21 @@ void print_rates(std::int64_t prompt_tokens, double prompt_seconds, std::int64_t
              prompt_tokens, prompt_seconds, count / seconds, count * bytes / seconds * 1e-9);
 }
 
-/// Generates the same text on every rank, from the same logits; one rank prints it.
+/// Throws unless there is a likeliest token. All ranks have the same logits.
+void check_logits(const Ranks& ranks, std::span<const float> logits, const std::string& path) {
+  const auto is_usable = [](float x) { return x < std::numeric_limits<float>::infinity(); };
+  if (std::ranges::all_of(logits, is_usable)) return;
+  std::fflush(stdout);  // the error may end the job at once
+  ranks.agree([&] {
+    fail(ExitCode::no_progress, "the logits of {} are not finite; {}", path,
+         advice_on_nonfinite_weights(path));
+  });
+}
+
+/// Generates the same text on every rank, from the same logits; one rank prints it. `path` is the
+/// model's, for messages.
 void write_text(const Ranks& ranks, model::Decoder& decoder, const Start& from,
-                model::TokenSampler& sampler) {
+                model::TokenSampler& sampler, const std::string& path) {
   const auto& tokenizer = *from.tokenizer;
   const auto print = [&](const std::string& text) {
     if (ranks.prints()) print_now(text);
@@ -174,6 +186,7 @@ void write_text(const Ranks& ranks, model::Decoder& decoder, const Start& from,
   const double prompt_seconds = seconds_since(start);
   std::int64_t made = 0;
   while (made < from.max_tokens) {
+    check_logits(ranks, logits, path);
     const auto id = sampler.choose(logits.first(known));
     ++made;
     if (std::ranges::find(from.ends, id) != from.ends.end()) break;
@@ -218,7 +231,7 @@ int generate(const GenerateArguments& arguments) {
                            dtype, *tensor);
     if (ranks.prints() && !start.prompt.note.empty()) fmt::print(stderr, "{}\n", start.prompt.note);
     if (ranks.prints()) print_now(prompt);
-    write_text(ranks, decoder, start, *sampler);
+    write_text(ranks, decoder, start, *sampler, path);
   });
   return 0;
 }
