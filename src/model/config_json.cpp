@@ -25,7 +25,7 @@ constexpr const char* lora_key = "llamesh_lora";  // in checkpoints only
 /// write about tokens, generation, provenance and how to load the weights.
 constexpr std::string_view harmless_keys[] = {
     // what the model is, and who wrote it
-    "_name_or_path", "_commit_hash", "architectures", "auto_map", "finetuning_task",
+    "_commit_hash", "_name_or_path", "_num_labels", "architectures", "auto_map", "finetuning_task",
     "is_llama_config", "model_type", "transformers.js_config", "transformers_version",
     "unsloth_fixed", "unsloth_version",
     // the weights in memory

@@ -84,6 +84,19 @@ TEST(Families, ReadTheirKeys) {
   EXPECT_EQ(gpt2.dropout, 0.1);  // attn_pdrop's default
 }
 
+/// Keys of well-known folders on the hub that mean nothing: gpt2-medium, gpt2-xl, distilgpt2,
+/// SmolLM2, Qwen2.5, Vicuna.
+TEST(Families, ReadFoldersOfTheHub) {
+  config("gpt2", R"("n_ctx": 1024, "n_special": 0, "predict_special_tokens": true,
+      "output_past": true, "_num_labels": 1, "id2label": {"0": "LABEL_0"}, "summary_type": "cls_index",
+      "task_specific_params": {"text-generation": {"do_sample": true, "max_length": 50}})");
+  config("llama", R"("is_llama_config": true, "rope_interleaved": false, "pretraining_tp": 1,
+      "transformers.js_config": {"dtype": "q4"}, "max_sequence_length": 2048, "rope_scaling": null,
+      "pad_token_id": 2, "use_cache": true, "torch_dtype": "bfloat16", "unsloth_fixed": true)");
+  config("qwen2", R"("use_mrope": false, "use_sliding_window": false, "sliding_window": 131072,
+      "max_window_layers": 28, "max_position_embeddings": 32768)");
+}
+
 TEST(Families, WriteWhatTheyRead) {
   const std::pair<const char*, const char*> models[] = {
       {"llama", R"("rope_scaling": {"rope_type": "linear", "factor": 4})"},

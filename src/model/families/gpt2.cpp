@@ -46,7 +46,8 @@ double read_dropout(const ConfigKeys& keys) {
 
 void read_gpt2_config(const ConfigKeys& keys, ModelConfig& c) {
   refuse_other_mathematics(keys);
-  keys.ignore({"n_ctx", "reorder_and_upcast_attn", "summary_activation", "summary_first_dropout",
+  keys.ignore({"n_ctx", "n_special", "output_past", "predict_special_tokens",
+               "reorder_and_upcast_attn", "summary_activation", "summary_first_dropout",
                "summary_proj_to_labels", "summary_type", "summary_use_proj"});
   // transformers knows these sizes by two names.
   c.hidden_size = keys.size(keys.either("n_embd", "hidden_size"));
