@@ -48,7 +48,7 @@ const Node* KeyReader::lookup(std::string_view name) {
 void KeyReader::refuse_reset(std::string_view name) const {
   const Node* node = here_ ? here_->find(name) : nullptr;
   validate(node == nullptr || node->kind != Node::Kind::null || node->where != "command line",
-           "command line: {0}=null would reset all keys of the group {0}; name the keys to be set",
+           "command line: {0}=null would reset all keys of the group {0}; set its keys one by one",
            path(name));
 }
 

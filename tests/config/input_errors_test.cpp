@@ -74,11 +74,11 @@ TEST(InputErrors, NamesOfOtherProgramsHaveTheirHint) {
 
 TEST(InputErrors, AGroupIsNotResetOnTheCommandLine) {
   EXPECT_EQ(error(data, {"mesh=null"}),
-            "command line: mesh=null would reset all keys of the group mesh; name the keys to be "
-            "set");
+            "command line: mesh=null would reset all keys of the group mesh; set its keys one "
+            "by one");
   EXPECT_EQ(error(data, {"optimizer.muon="}),
             "command line: optimizer.muon=null would reset all keys of the group optimizer.muon; "
-            "name the keys to be set");
+            "set its keys one by one");
 }
 
 TEST(InputErrors, DuplicateKeys) {

@@ -437,7 +437,7 @@ id_is_no_command() {
   given <<<'launch() { finishes; }'
   SLURM_JOB_ID='$(touch ran)' supervise
   expect 78 "" ""
-  logs "SLURM_JOB_ID is .(touch ran), which is no job's id"
+  logs "SLURM_JOB_ID is .(touch ran), which is not a job id"
   [[ ! -e ran ]] || bad "the variable was run"
   SLURM_JOB_NODELIST='node1;touch ran' SLURM_JOB_NUM_NODES=2 supervise
   [[ ! -e ran ]] || bad "the variable was run"

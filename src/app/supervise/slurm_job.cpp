@@ -66,9 +66,9 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-/// Runs a command for up to 15 s. Returns its output.
-std::string ask(const std::vector<std::string>& command) {
-  std::vector<std::string> words{"timeout", "-k", "1", "15"};
+/// Runs a command for up to so many seconds. Returns its output.
+std::string ask(const std::vector<std::string>& command, const char* seconds = "15") {
+  std::vector<std::string> words{"timeout", "-k", "1", seconds};
   words.insert(words.end(), command.begin(), command.end());
   return output_of(words);
 }
@@ -78,11 +78,11 @@ std::vector<std::string> hosts_in(const std::string& list) {
   return words_of(ask({"scontrol", "show", "hostnames", list}));
 }
 
-/// Returns this job's id, also as one task of an array.
+/// Returns train::own_job_id(), or throws outside a job.
 std::string own_id() {
   environment("SLURM_JOB_ID");
   const auto id = train::own_job_id();
-  validate(id.has_value(), "SLURM_JOB_ID is {}, which is no job's id",
+  validate(id.has_value(), "SLURM_JOB_ID is {}, which is not a job id",
            excerpt(environment("SLURM_JOB_ID")));
   return *id;
 }
@@ -202,10 +202,9 @@ std::vector<std::string> SlurmJob::nodes_without_launch(
     const std::vector<std::string>& nodes) const {
   std::vector<std::string> output(nodes.size());  // srun may return 0 although nothing was launched
   on_each(nodes, [&](std::size_t i) {
-    std::vector<std::string> words{"timeout", "-k", "1", "20"};
-    for (const auto& word : launch_on(nodes[i])) words.push_back(word);
+    auto words = launch_on(nodes[i]);
     words.insert(words.end(), {"echo", "launched"});
-    output[i] = output_of(words);
+    output[i] = ask(words, "20");
   });
   std::vector<std::string> bad;
   for (std::size_t i = 0; i < nodes.size(); ++i)

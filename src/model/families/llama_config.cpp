@@ -10,7 +10,8 @@
 namespace llamesh::model {
 namespace {
 
-/// Returns a size that follows from others, 0, if the key is null, or absent though not needed.
+/// Reads a size that may follow from others. Returns 0 if it does: the key is null, or absent where
+/// it is not needed.
 std::int64_t read_size(const ConfigKeys& keys, const char* key, bool needed) {
   return keys.is_null(key) || (!needed && !keys.has(key)) ? 0 : keys.size(key);
 }

@@ -40,8 +40,9 @@ struct LlamaVariant {
   LayerNames names = {};
   // transformers' defaults for absent keys
   double rms_norm_eps = 1e-6;
-  bool needs_num_key_value_heads = false;  ///< if absent, there is no default: no folder lacks it
-  bool needs_head_dim = false;             ///< the same
+  // Sizes for which transformers has a number of its own; here an absent key is an error.
+  bool needs_num_key_value_heads = false;
+  bool needs_head_dim = false;
   std::int64_t sliding_window = 0;
   double rope_theta = 10000.0;
 };
