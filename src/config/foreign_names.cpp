@@ -63,6 +63,7 @@ constexpr std::array keys{
     ForeignName{"logging_steps", "'log.every_steps'"},
     ForeignName{"lora_alpha", "'model.lora.alpha'"},
     ForeignName{"lr_scheduler_type", "'schedule.name'"},
+    ForeignName{"max_eval_samples", "'evaluate.sequences'"},
     ForeignName{"max_grad_norm", "'optimizer.clip_norm'"},
     ForeignName{"max_iters", "'train.steps'"},
     ForeignName{"max_lr", "'optimizer.lr'"},

@@ -45,10 +45,14 @@ void complete_data(const Inputs& in, const KeySource& source) {
            "{}: train.epochs is {}, but random tokens have no end; give train.steps",
            source.of({"data.format", "train.epochs"}), in.train.epochs);
   if (in.evaluate.every_steps == 0) return;
-  validate(!random || in.evaluate.batches > 0,
-           "{}: evaluate.batches is 0, which is all of the validation data, but random tokens have "
-           "no end; set it to a number of batches",
-           source.of({"evaluate.batches", "evaluate.every_steps", "data.format"}));
+  validate(in.evaluate.sequences == 0 || in.evaluate.batches == 0,
+           "{}: evaluate.sequences is {} and evaluate.batches is {}; give one of them",
+           source.of({"evaluate.sequences", "evaluate.batches"}), in.evaluate.sequences,
+           in.evaluate.batches);
+  validate(!random || in.evaluate.sequences > 0 || in.evaluate.batches > 0,
+           "{}: evaluate.sequences is 0, which is all of the validation data, but random tokens "
+           "have no end; set it to a number of sequences",
+           source.of({"evaluate.sequences", "evaluate.every_steps", "data.format"}));
   validate(!in.validation_sets().empty(),
            "{}: evaluate.every_steps is {}, but data.validation is missing; name its files or set "
            "evaluate.every_steps to 0",

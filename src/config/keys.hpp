@@ -180,6 +180,7 @@ void training_keys(Io& io, Inputs& in) {
   });
   io.section("evaluate", [&] {
     io.key("every_steps", in.evaluate.every_steps, at_least(0));
+    io.key("sequences", in.evaluate.sequences, at_least(0));
     io.key("batches", in.evaluate.batches, at_least(0));
     io.named_words("files", in.evaluate.files);
     io.key("best_by", in.evaluate.best_by);

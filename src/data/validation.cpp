@@ -1,6 +1,7 @@
 #include "data/validation.hpp"
 
 #include <algorithm>
+#include <span>
 
 #include "core/error.hpp"
 
@@ -19,28 +20,29 @@ ValidationData::ValidationData(const TokenStream& stream, const BatchPartition& 
   validate(stream.size() >= 2,
            "the validation data {} has {} tokens; a prediction needs at least 2", stream.describe(),
            stream.size());
-  const std::int64_t sequences = ceil_div(stream.size() - 1, partition.sequence_length);
-  batches_ = ceil_div(sequences, partition.ranks * partition.micro_batch);
-  if (limit <= 0 || limit >= batches_) return;
-  batches_ = limit;
-  is_whole_ = false;
+  sequences_ = ceil_div(stream.size() - 1, partition.sequence_length);
+  is_whole_ = limit == 0 || limit >= sequences_;
+  if (!is_whole_) sequences_ = limit;
+  batches_ = ceil_div(sequences_, partition.ranks * partition.micro_batch);
 }
 
 void ValidationData::read(std::int64_t k, TokenBatch& batch) const {
   expects(k >= 0 && k < batches_, "validation batch {} of {}", k, batches_);
   const std::int64_t first = (k * partition_.ranks + partition_.rank) * partition_.micro_batch;
-  for (std::int64_t row = 0; row < partition_.micro_batch; ++row)
-    batch.set_row(row, stream_, first + row);
+  for (std::int64_t row = 0; row < partition_.micro_batch; ++row) {
+    if (first + row < sequences_)
+      batch.set_row(row, stream_, first + row);
+    else
+      batch.set_row(row, stream_, std::span<const PackedPiece>());
+  }
 }
 
 void ValidationData::check_targets() const {
-  const std::int64_t tokens =
-      batches_ * partition_.ranks * partition_.micro_batch * partition_.sequence_length;
-  const std::int64_t end = std::min(tokens + 1, stream_.size());
+  const std::int64_t end = std::min(sequences_ * partition_.sequence_length + 1, stream_.size());
   validate(stream_.next_target(1, end) < end,
            "no token of the validation data {} counts in the loss: {}check their loss mask and "
            "where their documents end",
-           stream_.describe(), is_whole_ ? "" : "raise evaluate.batches, or ");
+           stream_.describe(), is_whole_ ? "" : "evaluate more sequences, or ");
 }
 
 }  // namespace llamesh::data

@@ -191,7 +191,7 @@ TEST(InputErrors, SourcesOfData) {
                 .find("random tokens have no end; give train.steps"),
             std::string::npos);
   EXPECT_NE(error(data, {"data.format=random", "evaluate.every_steps=1"})
-                .find("random tokens have no end; set it to a number of batches"),
+                .find("random tokens have no end; set it to a number of sequences"),
             std::string::npos);
 }
 

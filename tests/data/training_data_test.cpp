@@ -183,11 +183,11 @@ TEST(Targets, ValidationDataWithoutOneAreRefused) {
   const std::vector<std::string> files = {write_masked(folder, "a", 41, {22})};
   const TokenStream stream(ids_options(4), files, 65536);
   const BatchPartition two_ranks{.sequence_length = 4, .ranks = 2};
-  // Batches of eight tokens.
-  for (const std::int64_t limit : {0, 3, 9})
+  // The token that counts is in the sixth sequence.
+  for (const std::int64_t limit : {0, 6, 19})
     ValidationData(stream, two_ranks, limit).check_targets();
-  EXPECT_ERROR(ValidationData(stream, two_ranks, 2).check_targets(),
-               "counts in the loss: raise evaluate.batches, or check");
+  EXPECT_ERROR(ValidationData(stream, two_ranks, 5).check_targets(),
+               "counts in the loss: evaluate more sequences, or check");
   const std::vector<std::string> masked = {write_masked(folder, "b", 41, {})};
   EXPECT_ERROR(
       ValidationData(TokenStream(ids_options(4), masked, 65536), two_ranks, 0).check_targets(),

@@ -386,7 +386,15 @@ TEST(RunLoop, StartsTheRecordOfLossesAnewWithOtherValidationData) {
   const std::vector<Case> cases{
       {other_text, 12},  // the loss after step 8 is the first of the new ones
       {[](Inputs& in) { in.evaluate.batches = 2; }, 12},
+      {[](Inputs& in) { in.train.micro_batch = 2; }, 12},  // so a batch has other sequences
+      {[](Inputs& in) { in.data.document_mask = true; }, 12},
       {[](Inputs& in) { in.optimizer.lr = 0.2; }, 6},  // nothing to do
+      {[](Inputs& in) {
+         in.evaluate.batches = 0;
+         in.evaluate.sequences = world().size();  // as many as a batch of micro_batch 1
+         in.train.micro_batch = 2;
+       },
+       6},
   };
   for (const auto& [change, last_step] : cases) {
     const SharedFolder folder;

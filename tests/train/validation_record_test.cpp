@@ -117,8 +117,9 @@ TEST(ValidationRecord, IgnoresOtherData) {
   ValidationRecord before(in, "1111"), after(in, "2222"), same(in, "1111"), silent(in), older(in);
   before.observe(1, 2.0);
   EXPECT_EQ(after.restore(before.to_text()),
-            "the data of the validation set validation, evaluate.batches or data.sequence_length "
-            "have changed");
+            "this launch evaluates other data of the validation set validation: its tokens, "
+            "evaluate.sequences, data.sequence_length or data.document_mask have changed, or the "
+            "number of ranks with evaluate.batches");
   EXPECT_EQ(after.to_text(), "");
   EXPECT_EQ(same.restore(before.to_text()), "");
   EXPECT_EQ(same.to_text(), before.to_text());

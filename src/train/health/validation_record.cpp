@@ -58,8 +58,9 @@ std::string ValidationRecord::restore(const std::string& text) {
     const auto data = from.value("data", std::string());  // earlier versions did not write it
     if (!data.empty() && !data_.empty() && data != data_)
       return fmt::format(
-          "the data of the validation set {}, evaluate.batches or data.sequence_length have "
-          "changed",
+          "this launch evaluates other data of the validation set {}: its tokens, "
+          "evaluate.sequences, data.sequence_length or data.document_mask have changed, or the "
+          "number of ranks with evaluate.batches",
           set_);
     const auto improvement = optional_from(from, "improvement");
     const auto without = to_integer(from.at("without_improvement"), 0, last_step);

@@ -27,8 +27,8 @@ namespace {
 
 using comm::Activity;
 
-/// Hashes what the deciding validation loss is computed on: the set's tokens, evaluate.batches and
-/// data.sequence_length. Empty if the run does not evaluate.
+/// Hashes what the deciding validation loss is computed on: the set's tokens, how many sequences
+/// are evaluated, and how tokens see each other in them. Empty if the run does not evaluate.
 std::string hash_of_deciding_data(const Setup& setup) {
   const auto& in = setup.inputs;
   const auto sets = in.validation_sets();
@@ -37,8 +37,10 @@ std::string hash_of_deciding_data(const Setup& setup) {
   const auto& tokens = setup.validation_tokens[static_cast<std::size_t>(set - sets.begin())];
   RunningHash hash;
   const auto add = [&](const auto& number) { hash.add(&number, sizeof(number)); };
-  add(in.evaluate.batches);
+  const auto data = setup.validation_data(tokens, 0);
+  add(data.is_whole() ? std::int64_t{0} : data.sequences());
   add(in.data.sequence_length);
+  if (in.data.document_mask) add(in.data.document_mask);
   for (const auto& file : tokens.file_fingerprints(data::piece_bytes_for(tokens.files()))) {
     add(file.tokens);
     add(file.hash);

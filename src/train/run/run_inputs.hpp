@@ -60,8 +60,10 @@ inline constexpr const char* default_validation_set = "validation";
 
 /// Options under the inputs' `evaluate:` key.
 struct EvaluateOptions {
-  std::int64_t every_steps = 0;      ///< 0: never, not even at the end
-  std::int64_t batches = 0;          ///< micro-batches per rank and set; 0: all of it
+  std::int64_t every_steps = 0;  ///< 0: never, not even at the end
+  /// At most one of these limits is set; 0: all of each set.
+  std::int64_t sequences = 0;        ///< per set, over all ranks
+  std::int64_t batches = 0;          ///< micro-batches per rank and set
   std::vector<ValidationSet> files;  ///< sets beside `data.validation`
   std::string best_by;  ///< set that decides on the best checkpoints and early stop; empty: first
 };

@@ -91,8 +91,7 @@ data::TokenStream open_validation(data::DataOptions options, const ValidationSet
 void check_targets(const Setup& setup) {
   setup.train_tokens->check_targets();
   for (const auto& tokens : setup.validation_tokens)
-    data::ValidationData(tokens, setup.batch_partition(0), setup.inputs.evaluate.batches)
-        .check_targets();
+    setup.validation_data(tokens, 0).check_targets();
 }
 
 /// Opens the training and validation data. Collective.
@@ -194,6 +193,17 @@ data::BatchPartition Setup::batch_partition(int rank) const {
           .global_batch = inputs.train.global_batch,
           .rank = mesh.rank_in_group(batch, rank),
           .ranks = mesh.group_size(batch)};
+}
+
+data::ValidationData Setup::validation_data(const data::TokenStream& tokens, int rank) const {
+  const auto partition = batch_partition(rank);
+  const std::int64_t at_once = partition.ranks * partition.micro_batch;
+  constexpr auto max = std::numeric_limits<std::int64_t>::max();
+  const auto& evaluate = inputs.evaluate;
+  const std::int64_t limit = evaluate.batches > 0
+                                 ? std::min(evaluate.batches, max / at_once) * at_once
+                                 : evaluate.sequences;
+  return {tokens, partition, limit};
 }
 
 bool refers_to_base(const Inputs& in) {

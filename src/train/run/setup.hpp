@@ -12,6 +12,7 @@
 #include "data/loader.hpp"
 #include "data/tokenized_text.hpp"
 #include "data/training_data.hpp"
+#include "data/validation.hpp"
 #include "device/memory_meter.hpp"
 #include "sharding/shard_layout.hpp"
 #include "train/run/run_inputs.hpp"
@@ -50,6 +51,9 @@ struct Setup {
   }
   /// Returns which sequences of a step rank `rank` reads.
   data::BatchPartition batch_partition(int rank) const;
+  /// Returns the part of a validation set that the run evaluates, as rank `rank` reads it. Borrows
+  /// `tokens`.
+  data::ValidationData validation_data(const data::TokenStream& tokens, int rank) const;
   /// Log line with the resolution of sharding.keep_bf16_weights: auto; empty if there is none.
   std::string bf16_weights;
   /// Plans a step's memory on a rank with this many threads. Empty: nothing is predicted

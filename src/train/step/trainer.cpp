@@ -58,7 +58,7 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
       nonfinite_(setup.inputs.train.on_nonfinite, setup.topology.host_of) {
   const Inputs& in = setup.inputs;
   for (const auto& tokens : setup.validation_tokens)
-    validation_.emplace_back(tokens, setup.batch_partition(world.rank()), in.evaluate.batches);
+    validation_.push_back(setup.validation_data(tokens, world.rank()));
   choose_bf16_products(world, in.precision.parameters);
   ops::use_gemm_sm_count_target(in.train.gemm_sm_count_target);
   meter_.plan_memory();
