@@ -95,7 +95,9 @@ void LoadedModel::load(const checkpoint::StoredModel& stored) {
     values.resize(static_cast<std::size_t>(part.numel()));
     stored.read(id, {part, 0, part.numel()}, values);
     const Tensor host(values.data(), DType::f32, {part.numel()});
-    ops::copy(stream, weights.values(id).reshape({part.numel()}), staging.to_device(stream, host));
+    const Tensor padded = weights.values(id);
+    ops::copy(stream, padded.reshape({padded.numel()}).slice(0, part.numel()),
+              staging.to_device(stream, host));
   }
 }
 

@@ -98,11 +98,14 @@ void CausalLM::logits(Weights& weights, const Batch& batch, Tensor logits) {
 
 /// Computes losses (count) for a chunk of logits (count, V), and overwrites these with their
 /// gradient if requested.
-void CausalLM::cross_entropy(const Tensor& losses, const Tensor& logits, const Tensor& targets,
-                             float scale, ops::WithGradient gradient) {
+void CausalLM::cross_entropy(const Tensor& losses, const Tensor& padded_logits,
+                             const Tensor& targets, float scale, ops::WithGradient gradient) {
   if (tensor_.size() == 1)
-    return ops::cross_entropy(stream_, losses, logits, targets, scale, gradient);
-  const std::int64_t vocab_start = tensor_.rank() * logits.cols();
+    return ops::cross_entropy(stream_, losses, padded_logits, targets, scale, gradient);
+  const std::int64_t vocab_start = tensor_.rank() * padded_logits.cols();
+  // Padding has weights and so logits of zero, which stay as their gradient.
+  const Tensor logits =
+      padded_logits.slice_cols(0, std::min(padded_logits.cols(), config_.vocab_size - vocab_start));
   const Tensor parts = activations_.loss_parts.slice(0, tensor_.size() * logits.rows() * 3)
                            .reshape({tensor_.size(), logits.rows(), 3});
   const Tensor mine = parts.slice(tensor_.rank() * logits.rows() * 3, logits.rows() * 3)

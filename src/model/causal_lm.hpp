@@ -78,8 +78,8 @@ class CausalLM {
   void head_backward(const BlockContext& ctx, const Residual& hidden, const Tensor& targets,
                      float scale);
   void backward(const BlockContext& ctx, const Tensor& tokens);
-  void cross_entropy(const Tensor& losses, const Tensor& logits, const Tensor& targets, float scale,
-                     ops::WithGradient gradient);
+  void cross_entropy(const Tensor& losses, const Tensor& padded_logits, const Tensor& targets,
+                     float scale, ops::WithGradient gradient);
   template <class PerChunk>
   void chunked_losses(const BlockContext& ctx, const Tensor& normed, const Tensor& targets,
                       float scale, PerChunk per_chunk);

@@ -23,7 +23,8 @@ Decoder::Decoder(const ModelConfig& config, const ParameterTable& table, Weights
       dtype_(dtype),
       activations_(config_, table, shape(chunk_), {}),
       rope_(table.positions ? device::Buffer() : upload_rope_table(stream_, config, positions)),
-      logits_on_host_(static_cast<std::size_t>(config.vocab_size)) {
+      logits_on_host_(
+          static_cast<std::size_t>(tensor.size() * table[table.lm_head.weight].shape[0])) {
   check_positions(config, positions);
   allocate_cache();
 }
@@ -48,8 +49,8 @@ void Decoder::allocate_cache() {
   };
   const auto plan_outputs = [&](ArenaAllocator plan) {
     last_ = plan.take(dtype_, {1, config_.hidden_size});
-    all_logits_ = plan.take(DType::f32, {1, config_.vocab_size});
     const auto vocab = table_[table_.lm_head.weight].shape[0];
+    all_logits_ = plan.take(DType::f32, {1, tensor_.size() * vocab});
     logits_ = all_logits_.slice_cols(tensor_.rank() * vocab, vocab);
     return plan.bytes();
   };
@@ -76,7 +77,7 @@ std::span<const float> Decoder::feed(std::span<const std::int32_t> tokens) {
   ops::linear(stream_, logits_, last_, weights_.parameter(table_.lm_head.weight), Accumulate::no);
   stream_.wait(tensor_.all_gather(all_logits_, logits_));
   device::download(stream_, logits_on_host_.data(), all_logits_);
-  return logits_on_host_;
+  return std::span(logits_on_host_).first(static_cast<std::size_t>(config_.vocab_size));
 }
 
 /// Runs the tokens through all layers and keeps the last one's normed state.

@@ -52,7 +52,7 @@ class Decoder {
   KvCache cache_;
   Tensor last_;        ///< (1, D) normed hidden state for the last token
   Tensor logits_;      ///< (1, this rank's V) fp32
-  Tensor all_logits_;  ///< (1, V) fp32
+  Tensor all_logits_;  ///< (1, V) fp32, V with padding
   device::Buffer cache_buffer_, outputs_, rope_;
   device::Staging ids_;
   std::vector<float> logits_on_host_;

@@ -11,11 +11,33 @@
 namespace llamesh::sharding {
 namespace {
 
+/// Returns true if padding may follow the parameter's last row.
+bool may_be_padded(const model::Parameter& parameter) {
+  return parameter.role == model::Role::vocab;
+}
+
+/// Returns the rows per rank, with padding, if `ranks` divide a vocabulary: a multiple of 16 bytes
+/// in bf16, which GEMMs need to be fast, unless that leaves the last rank without a row.
+std::int64_t vocab_rows(std::int64_t vocab_size, std::int64_t ranks) {
+  constexpr std::int64_t multiple = 8;
+  const std::int64_t rows = (vocab_size + ranks - 1) / ranks;
+  if (vocab_size % ranks == 0) return rows;
+  const std::int64_t aligned = (rows + multiple - 1) / multiple * multiple;
+  return aligned * (ranks - 1) < vocab_size ? aligned : rows;
+}
+
+/// Returns true if `ranks` divide the parameter's blocks, each with a whole number of them.
+bool divides(const model::Parameter& parameter, std::int64_t ranks) {
+  const auto count = parameter.blocks.count;
+  if (may_be_padded(parameter)) return vocab_rows(count, ranks) * (ranks - 1) < count;
+  return count % ranks == 0;
+}
+
 /// Returns true if all of the table's blocks can be divided among `ranks`.
 bool divides_all(const model::ParameterTable& table, std::int64_t ranks) {
   return std::ranges::all_of(table.parameters, [&](const model::Parameter& parameter) {
     const auto& [key, count, may_be_shared] = parameter.blocks;
-    return count % ranks == 0 || (may_be_shared && ranks % count == 0);
+    return divides(parameter, ranks) || (may_be_shared && ranks % count == 0);
   });
 }
 
@@ -36,13 +58,28 @@ std::string nearest_divisors(const model::ParameterTable& table, std::int64_t ra
   return fmt::format("{} would do", below > 1 ? below : above);
 }
 
-void check_blocks(const model::ParameterTable& table, const model::Blocks& blocks,
+void check_blocks(const model::ParameterTable& table, const model::Parameter& parameter,
                   std::int64_t parts) {
-  if (blocks.count % parts == 0) return;
+  if (divides(parameter, parts)) return;
   fail(ExitCode::bad_input,
        "model.{} {} cannot be divided among {} ranks (mesh.axes.tensor, "
        "--tensor-parallel-size); {}",
-       blocks.key, blocks.count, parts, nearest_divisors(table, parts));
+       parameter.blocks.key, parameter.blocks.count, parts, nearest_divisors(table, parts));
+}
+
+/// Returns the shape of a rank's part, with padding.
+Shape padded_shape(const Placement& placement, const comm::ParallelDims& dims,
+                   const model::Parameter& parameter) {
+  Shape shape = parameter.shape;
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    const int count = dims.group_size(placement.split[d]);
+    const bool padded = d == 0 && may_be_padded(parameter);
+    validate(padded || shape[d] % count == 0,
+             "{}: dim {} of {} elements cannot be cut into {} equal parts", parameter.name, d,
+             shape[d], count);
+    shape[d] = padded ? vocab_rows(shape[d], count) : shape[d] / count;
+  }
+  return shape;
 }
 
 }  // namespace
@@ -79,13 +116,11 @@ Box part(const Placement& placement, const comm::ParallelDims& dims,
   const auto& shape = parameter.shape;
   expects(placement.split.size() == shape.size(), "{}: a placement of {} dims for {}",
           parameter.name, placement.split.size(), shape.size());
-  Box box = Box::whole(shape);
+  Box box{Shape(shape.size()), padded_shape(placement, dims, parameter)};
   for (std::size_t d = shape.size(); d-- > 0;) {
     const int count = dims.group_size(placement.split[d]);
-    validate(shape[d] % count == 0, "{}: dim {} of {} elements cannot be cut into {} equal parts",
-             parameter.name, d, shape[d], count);
-    box.shape[d] = shape[d] / count;
     box.begin[d] = number % count * box.shape[d];
+    box.shape[d] = std::min(box.shape[d], shape[d] - box.begin[d]);
     number /= count;
   }
   return box;
@@ -99,8 +134,8 @@ model::ParameterTable local_table(const model::ParameterTable& table,
   for (std::size_t i = 0; i < placements.size(); ++i) {
     auto& parameter = local.parameters[i];
     if (const auto dim = model::divided_dim(parameter))
-      check_blocks(table, parameter.blocks, dims.group_size(placements[i].split[*dim]));
-    parameter.shape = part(placements[i], dims, parameter, 0).shape;
+      check_blocks(table, parameter, dims.group_size(placements[i].split[*dim]));
+    parameter.shape = padded_shape(placements[i], dims, parameter);
   }
   return local;
 }

@@ -52,14 +52,16 @@ int parts(const Placement& placement, const comm::ParallelDims& dims);
 /// Returns which part `rank` holds, 0 to parts() - 1. Pure.
 int part_of(const Placement& placement, const comm::ParallelDims& dims, int rank);
 
-/// Returns a part of a parameter; parts are numbered row-major over the split dims. Throws a user
-/// error that names the parameter if its parts would not be equal. Pure.
+/// Returns a part of a parameter; parts are numbered row-major over the split dims. They are equal,
+/// except that the last one of a vocabulary may have fewer rows. Throws a user error that names the
+/// parameter if it does not divide. Pure.
 Box part(const Placement& placement, const comm::ParallelDims& dims,
          const model::Parameter& parameter, int number);
 
-/// Returns the table with the shapes of one rank's parts; names and ids stay. Throws a user error
-/// that names the config's key and the nearest sizes if the blocks of a parameter do not divide
-/// among the ranks. Pure.
+/// Returns the table with the shapes of one rank's parts, equal on all ranks; names and ids stay. A
+/// vocabulary that the ranks do not divide has rows of padding behind its last part, which hold
+/// zeros (as in Megatron). Throws a user error that names the config's key and the nearest sizes if
+/// the blocks of a parameter do not divide among the ranks. Pure.
 model::ParameterTable local_table(const model::ParameterTable& table,
                                   const comm::ParallelDims& dims, const Placements& placements);
 

@@ -45,8 +45,10 @@ ShardLayout::ShardLayout(const model::ParameterTable& table, std::vector<Unit> u
   for (auto& unit : units) {
     std::int64_t numel = 0;
     for (const auto id : unit.parameters) {
-      places_[model::index(id)] = {units_.size(), numel};
-      numel += llamesh::numel(local_shape(id));
+      const std::int64_t local = llamesh::numel(local_shape(id));
+      const bool padded = local * sharding::parts(placement(id), dims_) > table[id].numel();
+      places_[model::index(id)] = {units_.size(), numel, padded};
+      numel += local;
       ++placed;
     }
     const auto [sharded, replicas] = axes_of(unit, placements_, dims_);
@@ -82,7 +84,7 @@ comm::AxisSet ShardLayout::replicated_axes() const {
 std::vector<Box> ShardLayout::parts(ParameterId id) const {
   std::vector<Box> boxes;
   for (int i = 0; i < sharding::parts(placement(id), dims_); ++i)
-    boxes.push_back(part(placement(id), dims_, (*table_)[id], i));
+    boxes.push_back(sharding::part(placement(id), dims_, (*table_)[id], i));
   return boxes;
 }
 
@@ -96,17 +98,21 @@ std::vector<Piece> ShardLayout::pieces(std::size_t unit, int rank) const {
   const std::int64_t last = first + u.shard_numel;
   std::vector<Piece> pieces;
   for (const auto id : u.parameters) {
-    const std::int64_t at = place(id).offset;
-    const std::int64_t begin = std::max(first, at);
-    const std::int64_t end = std::min(last, at + numel(local_shape(id)));
-    if (begin < end) pieces.push_back({id, begin - at, end - begin, begin - first});
+    const auto placed = place(id);
+    const std::int64_t count = placed.padded ? part(id, rank).numel() : numel(local_shape(id));
+    const std::int64_t begin = std::max(first, placed.offset);
+    const std::int64_t end = std::min(last, placed.offset + count);
+    if (begin < end) pieces.push_back({id, begin - placed.offset, end - begin, begin - first});
   }
   return pieces;
 }
 
+Box ShardLayout::part(ParameterId id, int rank) const {
+  return sharding::part(placement(id), dims_, (*table_)[id], part_of(id, rank));
+}
+
 BoxRange ShardLayout::range(const Piece& piece, int rank) const {
-  const auto id = piece.parameter;
-  return {part(placement(id), dims_, (*table_)[id], part_of(id, rank)), piece.begin, piece.count};
+  return {part(piece.parameter, rank), piece.begin, piece.count};
 }
 
 }  // namespace llamesh::sharding

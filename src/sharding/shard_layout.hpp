@@ -36,7 +36,8 @@ struct Piece {
 /// A rank's parts of a unit's parameters form one flat range without gaps, so that matrices used
 /// together are one matrix to a GEMM. The range is padded at its end to equal shards, each a
 /// multiple of 32 elements (64 bytes in bf16), one for each rank along the axes that shard the
-/// unit. Pure arithmetic, identical on every rank.
+/// unit. Padding, there and behind the last part of a vocabulary, is in no piece: it holds zeros.
+/// Pure arithmetic, identical on every rank.
 class ShardLayout {
  public:
   /// `table` is borrowed and must outlive the layout. All parameters of a unit must be sharded, and
@@ -59,6 +60,7 @@ class ShardLayout {
   struct Place {
     std::size_t unit;
     std::int64_t offset;  ///< offset of the part's first element in the unit
+    bool padded;          ///< padding follows the last part
   };
 
   const model::ParameterTable& table() const { return *table_; }
@@ -75,12 +77,14 @@ class ShardLayout {
   Place place(ParameterId id) const { return places_[model::index(id)]; }
   /// Returns the table with the shapes of each rank's parts.
   const model::ParameterTable& local_table() const { return local_table_; }
-  /// Returns the shape of a rank's part of a parameter.
+  /// Returns the shape of a rank's part of a parameter, with padding.
   const Shape& local_shape(ParameterId id) const { return local_table_[id].shape; }
   /// Returns all parts that a parameter is split into; one if it is whole.
   std::vector<Box> parts(ParameterId id) const;
   /// Returns the index into parts() for `rank`.
   int part_of(ParameterId id, int rank) const;
+  /// Returns the part that `rank` holds, without padding.
+  Box part(ParameterId id, int rank) const;
 
   /// Returns the pieces that `rank` owns in a unit, by offset. Empty if its shard is all padding.
   std::vector<Piece> pieces(std::size_t unit, int rank) const;

@@ -66,8 +66,11 @@ std::int64_t max_numel(const ShardLayout& layout, std::size_t unit, HasParameter
   const auto& u = layout.units()[unit];
   if (u.frozen) return 0;
   if (has == nullptr) return u.shard_numel;
+  comm::AxisSet split;
+  for (const auto id : u.parameters) split |= layout.placement(id).split_axes();
+  const int fullest = layout.dims().group(split, rank).front();  // without padding, if any has it
   std::int64_t most = 0;
-  for (const int member : layout.dims().group(u.sharded, rank)) {
+  for (const int member : layout.dims().group(u.sharded, fullest)) {
     std::int64_t sum = 0;
     for (const auto& piece : layout.pieces(unit, member))
       if (has(layout.table()[piece.parameter])) sum += piece.count;
@@ -82,10 +85,10 @@ std::vector<std::int64_t> gaps_of(const ShardLayout& layout, HasParameter has, i
   if (has == nullptr) return {};
   std::vector<std::int64_t> gaps(layout.table().parameters.size(), 0);
   for (std::size_t unit = 0; unit < layout.units().size(); ++unit) {
-    std::int64_t left_out = 0;
+    std::int64_t held = 0;
     for (const auto& piece : layout.pieces(unit, rank)) {
-      gaps[model::index(piece.parameter)] = left_out;
-      if (!has(layout.table()[piece.parameter])) left_out += piece.count;
+      gaps[model::index(piece.parameter)] = piece.offset - held;
+      if (has(layout.table()[piece.parameter])) held += piece.count;
     }
   }
   return gaps;

@@ -45,6 +45,7 @@ prints '^the spec leaves 7 of 30 weights whole on every rank, 1344 bytes of them
 prints '^lm_head.weight .* flat over replicate x shard ' --ranks 4 --ranks-per-node 2 \
   sharding.spec=inputs/specs/fsdp.yaml 'sharding.spec.lm_head.weight=[[fsdp, data], null]'
 
+prints '^model.embed_tokens.weight +259 x 48 +136 x 48  \[tensor, null\], flat over shard +13056$' --ranks 4 mesh.axes.tensor=2
 tensor=(mesh.axes.tensor=2 model.vocab_size=260)
 prints '^model.layers.0..2.self_attn.o_proj.weight +48 x 48 +48 x 24  \[null, tensor\], flat over shard +3 x 2304$' --ranks 4 \
   "${tensor[@]}"
@@ -83,7 +84,7 @@ refused "experts.w1 is whole along the axis expert, .* write \[expert, shard, nu
 # --- impossible specs
 refused "sharding.spec: model.embed_tokens.weight is not cut as Megatron does" "${tensor[@]}" \
   sharding.spec=inputs/specs/fsdp-tensor-sequence.yaml 'sharding.spec.model.embed_tokens.weight=[shard, null]'
-refused "model.vocab_size 259 cannot be divided among 2 ranks" mesh.axes.tensor=2
+refused "model.num_attention_heads 4 cannot be divided among 3 ranks" mesh.axes.tensor=3 --ranks 3
 refused "the 63 tokens of a micro-batch cannot be divided among 2 ranks .* or set tensor.residual to hidden or whole" \
   "${tensor[@]}" data.sequence_length=63
 refused "model.hidden_size 49 cannot be divided among 2 ranks .* as tensor.residual=hidden does" "${tensor[@]}" \
@@ -118,7 +119,7 @@ grep -q "sharding.spec" "$folder/log" && give_up "the same spec counts as change
 # --- with the tensor axis
 loss_with() { # ARGUMENT...: of step 3
   rm -rf "$folder/loss"
-  "$mpirun" 2 "$llamesh" train inputs/tiny.yaml "run.folder=$folder/loss" train.steps=3 model.vocab_size=260 "$@" \
+  "$mpirun" 2 "$llamesh" train inputs/tiny.yaml "run.folder=$folder/loss" train.steps=3 "$@" \
     > "$folder/log" 2>&1 || give_up "train $*"
   grep '"loss":' "$folder/loss/metrics.jsonl" | tail -n 1 | sed 's/.*"loss":\([0-9.]*\).*/\1/'
 }

@@ -178,7 +178,7 @@ Setup setup_of(const Launch& launch) {
   in.model.num_attention_heads = 8;
   in.model.num_key_value_heads = 2;
   in.model.head_dim = 8;
-  in.model.vocab_size = 264;
+  in.model.vocab_size = 261;
   in.data.sequence_length = 24;
   in.sharding.strategy = sharding::Strategy::full_shard;
   in.train.global_batch = 24;

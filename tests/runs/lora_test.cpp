@@ -26,7 +26,7 @@ train::Inputs lora_inputs(const std::filesystem::path& folder) {
   in.model.num_attention_heads = 4;
   in.model.num_key_value_heads = 2;
   in.model.head_dim = 10;
-  in.model.vocab_size = 260;
+  in.model.vocab_size = 259;
   in.model.lora = model::Lora{.rank = 3, .alpha = 7, .rslora = true};
   in.train.global_batch = 24;
   in.optimizer.lr = 3e-3;

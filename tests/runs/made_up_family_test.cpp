@@ -74,7 +74,7 @@ train::Inputs lantern_inputs(const std::filesystem::path& folder) {
   auto in = inputs_in(folder);
   in.model.family = "lantern";
   in.model.num_key_value_heads = 2;
-  in.model.vocab_size = 258;
+  in.model.vocab_size = 257;
   return in;
 }
 

@@ -27,7 +27,7 @@ train::Inputs with_muon(train::Inputs in) {
 
 train::Inputs with_muon_on_experts(train::Inputs in) {
   in.model.family = "mixtral";
-  in.model.vocab_size = 264;
+  in.model.vocab_size = 261;
   in.model.num_attention_heads = 4;
   in.model.num_key_value_heads = 2;
   in.model.head_dim = 10;

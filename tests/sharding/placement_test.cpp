@@ -39,14 +39,48 @@ TEST(Placement, ADimThatDoesNotDivideIsNamed) {
   }
 }
 
+TEST(Placement, AVocabularyIsPaddedToEqualPartsOnAllRanks) {
+  const comm::ParallelDims dims({{"shard", 2}, {"tensor", 4}});
+  auto config = test::even_config();
+  config.num_attention_heads = 4;
+  config.num_key_value_heads = 4;
+  config.head_dim = 4;
+  for (const auto& [vocab_size, rows, last] :
+       {std::tuple{38, 10, 8}, {49, 16, 1}, {40, 10, 10}, {259, 72, 43}}) {
+    config.vocab_size = vocab_size;
+    const auto table = model::parameter_table(config);
+    const auto placements = tensor_parallel_placements(table, dims, {});
+    const auto local = local_table(table, dims, placements);
+    for (const auto id : {table.embed_tokens.weight, table.lm_head.weight}) {
+      EXPECT_EQ(local[id].shape, (Shape{rows, 12})) << vocab_size;
+      const auto& placement = placements[model::index(id)];
+      EXPECT_EQ(part(placement, dims, table[id], 0), (Box{{0, 0}, {rows, 12}}));
+      EXPECT_EQ(part(placement, dims, table[id], 3), (Box{{3 * rows, 0}, {last, 12}}));
+    }
+  }
+}
+
+TEST(Placement, EachTensorRankHasARowOfTheVocabulary) {
+  const comm::ParallelDims dims({{"tensor", 4}});
+  auto config = test::even_config();
+  config.num_attention_heads = 4;
+  config.num_key_value_heads = 4;
+  config.head_dim = 4;
+  config.vocab_size = 5;  // 2 + 2 + 1 + 0
+  const auto table = model::parameter_table(config);
+  EXPECT_EQ(test::error_of(
+                [&] { local_table(table, dims, tensor_parallel_placements(table, dims, {})); }),
+            "model.vocab_size 5 cannot be divided among 4 ranks (mesh.axes.tensor, "
+            "--tensor-parallel-size); 2 would do");
+}
+
 /// Returns the message for a Llama of 6 heads that share `kv_heads`, divided among `ranks`.
-std::string refusal(std::int64_t kv_heads, std::int64_t vocab_size, int ranks) {
+std::string refusal(std::int64_t kv_heads, std::int64_t intermediate_size, int ranks) {
   auto config = test::even_config();
   config.num_attention_heads = 6;
   config.num_key_value_heads = kv_heads;
   config.head_dim = 4;
-  config.intermediate_size = 12;
-  config.vocab_size = vocab_size;
+  config.intermediate_size = intermediate_size;
   const auto table = model::parameter_table(config);
   const auto dims = tensor_axis_for(table, comm::ParallelDims({{"shard", 1}, {"tensor", ranks}}));
   return test::error_of(
@@ -73,7 +107,9 @@ model::ParameterTable table_with_experts() {
 
 TEST(Placement, EveryElementLiesOnceInEachGroupOfReplicas) {
   const comm::ParallelDims dims({{"replicate", 2}, {"shard", 2}, {"tensor", 2}});
-  const auto table = table_with_experts();
+  auto table = table_with_experts();
+  for (const auto id : {table.embed_tokens.weight, table.lm_head.weight})
+    table.parameters[model::index(id)].shape[0] = 37;  // padded if it is split by rows
   const ShardLayout layout(table, make_units(table, {}), dims, test::cut_in_turn(table, dims));
   for (std::size_t p = 0; p < table.parameters.size(); ++p) {
     const auto id = static_cast<ParameterId>(p);
