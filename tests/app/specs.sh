@@ -84,7 +84,8 @@ refused "experts.w1 is whole along the axis expert, .* write \[expert, shard, nu
 # --- impossible specs
 refused "sharding.spec: model.embed_tokens.weight is not cut as Megatron does" "${tensor[@]}" \
   sharding.spec=inputs/specs/fsdp-tensor-sequence.yaml 'sharding.spec.model.embed_tokens.weight=[shard, null]'
-refused "model.num_attention_heads 4 cannot be divided among 3 ranks" mesh.axes.tensor=3 --ranks 3
+refused "model.num_attention_heads 3 cannot be divided among 2 ranks" mesh.axes.tensor=2 model.num_attention_heads=3 \
+  model.num_key_value_heads=3
 refused "the 63 tokens of a micro-batch cannot be divided among 2 ranks .* or set tensor.residual to hidden or whole" \
   "${tensor[@]}" data.sequence_length=63
 refused "model.hidden_size 49 cannot be divided among 2 ranks .* as tensor.residual=hidden does" "${tensor[@]}" \
