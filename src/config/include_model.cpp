@@ -78,26 +78,12 @@ void include_hf_folder(Node& model, Node& hf, const std::string& name) {
     model.members.emplace_back("load_weights", Node{Node::Kind::scalar, where, "true", {}, {}});
   Node below = tree_of(model::ModelConfig{}, name);
   // A run's config.yaml has every key of its time, and needs no folder.
-  constexpr std::array newer_keys{"family",
-                                  "max_position_embeddings",
-                                  "layer_norm_epsilon",
-                                  "num_experts",
-                                  "num_experts_per_tok",
-                                  "moe_intermediate_size",
-                                  "decoder_sparse_step",
-                                  "mlp_only_layers",
-                                  "norm_topk_prob",
-                                  "output_router_logits",
-                                  "router_aux_loss_coef",
-                                  "router_z_loss_coef",
-                                  "sliding_window",
-                                  "max_window_layers",
-                                  "attention_bias",
-                                  "mlp_bias",
-                                  "dropout"};
+  std::set<std::string_view> newer{"family"};
+  model::for_each_model_key([&](const auto& key) {
+    if (key.since == model::Since::later) newer.insert(key.name);
+  });
   const auto written = [&](const auto& member) {
-    return model.find(member.first) != nullptr ||
-           std::ranges::find(newer_keys, member.first) != newer_keys.end();
+    return model.find(member.first) != nullptr || newer.contains(member.first);
   };
   if (std::ranges::all_of(below.members, written)) return;
   check_hf_folder(folder, where, written_path);

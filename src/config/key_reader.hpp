@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "config/enum_names.hpp"
-#include "config/range.hpp"
 #include "config/tree.hpp"
+#include "core/range.hpp"
 #include "train/run/run_inputs.hpp"
 
 namespace llamesh::config {

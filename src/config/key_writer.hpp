@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "config/enum_names.hpp"
-#include "config/range.hpp"
+#include "core/range.hpp"
 #include "train/run/run_inputs.hpp"
 
 namespace llamesh::config {

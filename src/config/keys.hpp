@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <type_traits>
 
 #include "config/enum_names.hpp"
 #include "config/inputs.hpp"
-#include "config/range.hpp"
+#include "core/range.hpp"
 
 namespace llamesh::config {
 
@@ -12,51 +14,37 @@ namespace llamesh::config {
 // and the check for unknown keys all follow from it.
 
 template <class Io>
+void rope_keys(Io& io, model::RopeScaling& r) {
+  io.key("rope_type", r.rope_type);
+  io.key("factor", r.factor, at_least(0));
+  if (r.rope_type == model::RopeType::llama3) {
+    io.key("low_freq_factor", r.low_freq_factor, above(0));
+    io.key("high_freq_factor", r.high_freq_factor, above(0));
+  }
+  if (r.rope_type != model::RopeType::linear)
+    io.key("original_max_position_embeddings", r.original_max_position_embeddings, at_least(0));
+  if (r.rope_type == model::RopeType::yarn) {
+    io.key("attention_factor", r.attention_factor, at_least(0));
+    io.key("beta_fast", r.beta_fast, above(0));
+    io.key("beta_slow", r.beta_slow, above(0));
+    io.key("truncate", r.truncate);
+  }
+}
+
+template <class Io>
 void shape_keys(Io& io, model::ModelConfig& m) {
   io.key("family", m.family);
-  io.key("hidden_size", m.hidden_size, at_least(1));
-  io.key("intermediate_size", m.intermediate_size, at_least(1));
-  io.key("num_hidden_layers", m.num_hidden_layers, at_least(1));
-  io.key("num_attention_heads", m.num_attention_heads, at_least(1));
-  io.automatic("num_key_value_heads", m.num_key_value_heads);
-  io.automatic("head_dim", m.head_dim);
-  io.key("vocab_size", m.vocab_size, from_to(1, 2147483647));
-  io.key("max_position_embeddings", m.max_position_embeddings, at_least(0));
-  io.key("rms_norm_eps", m.rms_norm_eps, from_to(1e-30, 1));  // the kernels take fp32
-  io.key("layer_norm_epsilon", m.layer_norm_epsilon, from_to(1e-30, 1));
-  io.key("rope_theta", m.rope_theta, above(0));
-  io.optional_section("rope_scaling", m.rope_scaling, [&](model::RopeScaling& r) {
-    io.key("rope_type", r.rope_type);
-    io.key("factor", r.factor, at_least(0));
-    if (r.rope_type == model::RopeType::llama3) {
-      io.key("low_freq_factor", r.low_freq_factor, above(0));
-      io.key("high_freq_factor", r.high_freq_factor, above(0));
-    }
-    if (r.rope_type != model::RopeType::linear)
-      io.key("original_max_position_embeddings", r.original_max_position_embeddings, at_least(0));
-    if (r.rope_type == model::RopeType::yarn) {
-      io.key("attention_factor", r.attention_factor, at_least(0));
-      io.key("beta_fast", r.beta_fast, above(0));
-      io.key("beta_slow", r.beta_slow, above(0));
-      io.key("truncate", r.truncate);
-    }
+  model::for_each_model_key([&]<class T>(const model::ModelKey<T>& key) {
+    T& value = m.*key.member;
+    if constexpr (std::is_same_v<T, bool>)
+      io.key(key.name, value);
+    else if constexpr (std::is_same_v<T, std::optional<model::RopeScaling>>)
+      io.optional_section(key.name, value, [&](model::RopeScaling& r) { rope_keys(io, r); });
+    else if constexpr (std::is_integral_v<T>)
+      key.automatic ? io.automatic(key.name, value, key.range) : io.key(key.name, value, key.range);
+    else
+      io.key(key.name, value, key.range);
   });
-  io.key("num_experts", m.num_experts, at_least(0));
-  io.key("num_experts_per_tok", m.num_experts_per_tok, at_least(0));
-  io.key("moe_intermediate_size", m.moe_intermediate_size, at_least(0));
-  io.key("decoder_sparse_step", m.decoder_sparse_step, at_least(1));
-  io.key("mlp_only_layers", m.mlp_only_layers, at_least(0));
-  io.key("norm_topk_prob", m.norm_topk_prob);
-  io.key("output_router_logits", m.output_router_logits);
-  io.key("router_aux_loss_coef", m.router_aux_loss_coef, at_least(0));
-  io.key("router_z_loss_coef", m.router_z_loss_coef, at_least(0));
-  io.key("sliding_window", m.sliding_window, at_least(0));
-  io.key("max_window_layers", m.max_window_layers, at_least(0));
-  io.key("tie_word_embeddings", m.tie_word_embeddings);
-  io.key("attention_bias", m.attention_bias);
-  io.key("mlp_bias", m.mlp_bias);
-  io.key("dropout", m.dropout, from_to(0, 1));
-  io.key("initializer_range", m.initializer_range, at_least(0));
 }
 
 template <class Io>

@@ -123,4 +123,44 @@ void ConfigKeys::refuse_unknown(std::span<const std::string_view> harmless) cons
                        excerpt(fmt::format("{}", fmt::join(off, ", ")))));
 }
 
+namespace {
+
+void read_key(const ConfigKeys& json, const ModelKey<std::int64_t>& key, std::int64_t& value) {
+  value = key.in_json == InJson::needed ? json.size(key.name) : json.size_or(key.name, value);
+}
+void read_key(const ConfigKeys& json, const ModelKey<double>& key, double& value) {
+  value =
+      key.range.contains(0) ? json.number_from_0(key.name, value) : json.number(key.name, value);
+}
+void read_key(const ConfigKeys& json, const ModelKey<bool>& key, bool& value) {
+  value = json.flag(key.name, value);
+}
+void read_key(const ConfigKeys& json, const ModelKey<std::vector<std::int64_t>>& key,
+              std::vector<std::int64_t>& value) {
+  value = json.integers(key.name);
+}
+
+/// Calls visit(key) for those of `names` that config.json has by name.
+template <class Visit>
+void for_each_key_in_json(const KeyList& names, Visit visit) {
+  for_each_model_key([&](const auto& key) {
+    if (key.in_json != InJson::special && names.contains(key.name)) visit(key);
+  });
+}
+
+}  // namespace
+
+void read_keys(const ConfigKeys& json, const KeyList& names, ModelConfig& config) {
+  for_each_key_in_json(names, [&]<class T>(const ModelKey<T>& key) {
+    if constexpr (requires { read_key(json, key, config.*key.member); })
+      read_key(json, key, config.*key.member);
+  });
+}
+
+void write_keys(const ModelConfig& config, const KeyList& names, nlohmann::ordered_json& json) {
+  for_each_key_in_json(names, [&]<class T>(const ModelKey<T>& key) {
+    if constexpr (requires { json = config.*key.member; }) json[key.name] = config.*key.member;
+  });
+}
+
 }  // namespace llamesh::model

@@ -9,6 +9,9 @@
 #include <string_view>
 #include <vector>
 
+#include "model/key_list.hpp"
+#include "model/model_config.hpp"
+
 namespace llamesh::model {
 
 /// Keys of an object in config.json, which is untrusted. Every fault is a user error that begins
@@ -69,5 +72,11 @@ class ConfigKeys {
   std::string name_;
   mutable std::set<std::string, std::less<>> known_;
 };
+
+/// Reads those of `names` that config.json has by name (ModelKey::in_json). Absent keys leave the
+/// config as it is.
+void read_keys(const ConfigKeys& json, const KeyList& names, ModelConfig& config);
+/// Writes them.
+void write_keys(const ModelConfig& config, const KeyList& names, nlohmann::ordered_json& json);
 
 }  // namespace llamesh::model

@@ -8,6 +8,7 @@
 
 #include "model/block.hpp"
 #include "model/config_keys.hpp"
+#include "model/key_list.hpp"
 #include "model/model_config.hpp"
 #include "model/parameters.hpp"
 #include "model/state_dict.hpp"
@@ -29,9 +30,9 @@ struct Family {
   void (*read_config)(const ConfigKeys& keys, ModelConfig& config);
   /// Adds the keys that transformers needs to build the same model.
   void (*write_config)(const ModelConfig& config, nlohmann::ordered_json& json);
-  /// Returns true for the keys of ModelConfig that the family has, of those that not every family
-  /// has. Others are refused unless they are at their default.
-  bool (*has_key)(std::string_view key);
+  /// The keys in model_keys that the family takes. Others are refused unless they have their
+  /// defaults.
+  KeyList keys;
   /// Throws a user error that names a value, in a config that is resolved but for this check, that
   /// the family cannot compute.
   void (*check)(const ModelConfig& config);

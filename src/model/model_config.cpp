@@ -3,8 +3,8 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
-#include <limits>
 #include <string>
+#include <type_traits>
 
 #include "core/error.hpp"
 #include "model/family.hpp"
@@ -12,12 +12,6 @@
 
 namespace llamesh::model {
 namespace {
-
-// Far above any model, yet small enough that products with layers and bytes per element cannot
-// overflow.
-constexpr std::int64_t widest = std::int64_t{1} << 20U;
-constexpr std::int64_t longest = std::int64_t{1} << 24U;
-constexpr std::int64_t max_layers = 10'000;
 
 void check_lora(const Lora& lora) {
   validate(lora.rank >= 1 && lora.rank <= widest, "model.lora.rank is {}; allowed: 1 to {}",
@@ -27,51 +21,28 @@ void check_lora(const Lora& lora) {
            lora.dropout);
 }
 
-/// A key that not every family has.
-struct OptionalKey {
-  const char* name;
-  bool (*is_set)(const ModelConfig& config);
-};
-
-template <auto member>
-constexpr OptionalKey key(const char* name) {
-  return {name, [](const ModelConfig& c) { return c.*member != ModelConfig().*member; }};
+/// Refuses keys that the family does not take.
+void refuse_others_keys(const ModelConfig& c, const Family& family) {
+  static const ModelConfig defaults;
+  for_each_model_key([&](const auto& key) {
+    validate(family.keys.contains(key.name) || c.*key.member == defaults.*key.member,
+             "model.{} is set, but the family {} has none", key.name, c.family);
+  });
 }
 
-constexpr OptionalKey optional_keys[] = {
-    key<&ModelConfig::max_position_embeddings>("max_position_embeddings"),
-    key<&ModelConfig::rms_norm_eps>("rms_norm_eps"),
-    key<&ModelConfig::layer_norm_epsilon>("layer_norm_epsilon"),
-    key<&ModelConfig::rope_theta>("rope_theta"),
-    key<&ModelConfig::rope_scaling>("rope_scaling"),
-    key<&ModelConfig::num_experts>("num_experts"),
-    key<&ModelConfig::num_experts_per_tok>("num_experts_per_tok"),
-    key<&ModelConfig::moe_intermediate_size>("moe_intermediate_size"),
-    key<&ModelConfig::decoder_sparse_step>("decoder_sparse_step"),
-    key<&ModelConfig::mlp_only_layers>("mlp_only_layers"),
-    key<&ModelConfig::norm_topk_prob>("norm_topk_prob"),
-    key<&ModelConfig::output_router_logits>("output_router_logits"),
-    key<&ModelConfig::router_aux_loss_coef>("router_aux_loss_coef"),
-    key<&ModelConfig::router_z_loss_coef>("router_z_loss_coef"),
-    key<&ModelConfig::sliding_window>("sliding_window"),
-    key<&ModelConfig::max_window_layers>("max_window_layers"),
-    key<&ModelConfig::attention_bias>("attention_bias"),
-    key<&ModelConfig::mlp_bias>("mlp_bias"),
-    key<&ModelConfig::dropout>("dropout"),
-};
-
-/// Refuses the keys that other families have.
-void refuse_others_keys(const ModelConfig& c, const Family& family) {
-  for (const auto& key : optional_keys)
-    validate(family.has_key(key.name) || !key.is_set(c),
-             "model.{} is set, but the family {} has none", key.name, c.family);
+void check_ranges(const ModelConfig& c) {
+  for_each_model_key([&]<class T>(const ModelKey<T>& key) {
+    if constexpr (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>)
+      validate(key.range.contains(static_cast<double>(c.*key.member)),
+               "model.{} is {}; allowed: {}", key.name, c.*key.member, key.range.describe());
+  });
 }
 
 /// Description of the keys that differ between two configs.
 class ConfigDifference {
  public:
   template <class T>
-  void add(const char* key, const T& then, const T& now) {
+  void add(std::string_view key, const T& then, const T& now) {
     if (then == now) return;
     text_ += fmt::format("{}model.{} is {} (it was {})", text_.empty() ? "" : ", ", key, now, then);
   }
@@ -81,21 +52,15 @@ class ConfigDifference {
   std::string text_;
 };
 
-/// Adds keys that only decide which parameters there are, and of which shapes.
-void add_shape_keys(ConfigDifference& keys, const ModelConfig& then, const ModelConfig& now) {
-  keys.add("hidden_size", then.hidden_size, now.hidden_size);
-  keys.add("intermediate_size", then.intermediate_size, now.intermediate_size);
-  keys.add("num_hidden_layers", then.num_hidden_layers, now.num_hidden_layers);
-  keys.add("vocab_size", then.vocab_size, now.vocab_size);
-  keys.add("max_position_embeddings", then.max_position_embeddings, now.max_position_embeddings);
-  keys.add("num_experts", then.num_experts, now.num_experts);
-  if (then.num_experts > 0 && now.num_experts > 0)
-    keys.add("moe_intermediate_size", then.expert_size(), now.expert_size());
-  keys.add("decoder_sparse_step", then.decoder_sparse_step, now.decoder_sparse_step);
-  keys.add("mlp_only_layers", then.mlp_only_layers, now.mlp_only_layers);
-  keys.add("tie_word_embeddings", then.tie_word_embeddings, now.tie_word_embeddings);
-  keys.add("attention_bias", then.attention_bias, now.attention_bias);
-  keys.add("mlp_bias", then.mlp_bias, now.mlp_bias);
+void add_keys(ConfigDifference& keys, Change change, const ModelConfig& then,
+              const ModelConfig& now) {
+  for_each_model_key([&]<class T>(const ModelKey<T>& key) {
+    if constexpr (fmt::is_formattable<T>::value)
+      if (key.change == change) keys.add(key.name, then.*key.member, now.*key.member);
+  });
+}
+
+void add_adapters(ConfigDifference& keys, const ModelConfig& then, const ModelConfig& now) {
   const auto describe = [](const std::optional<Lora>& lora) { return lora ? "set" : "null"; };
   keys.add("lora", std::string(describe(then.lora)), std::string(describe(now.lora)));
   if (!then.lora || !now.lora) return;
@@ -113,16 +78,8 @@ double Lora::scaling() const {
 ModelConfig ModelConfig::resolved() const {
   ModelConfig c = *this;
   const auto& known = family_named(family);
-  const auto in_range = [](const char* key, std::int64_t value, std::int64_t max) {
-    validate(value >= 1 && value <= max, "model.{} is {}; allowed: 1 to {}", key, value, max);
-  };
-  in_range("hidden_size", hidden_size, widest);
-  in_range("intermediate_size", intermediate_size, widest);
-  in_range("num_hidden_layers", num_hidden_layers, max_layers);
-  in_range("num_attention_heads", num_attention_heads, widest);
-  in_range("vocab_size", vocab_size, std::numeric_limits<std::int32_t>::max());
+  check_ranges(c);
   if (c.num_key_value_heads == 0) c.num_key_value_heads = num_attention_heads;
-  in_range("num_key_value_heads", c.num_key_value_heads, widest);
   validate(num_attention_heads % c.num_key_value_heads == 0,
            "model.num_attention_heads {} is not a multiple of num_key_value_heads {}",
            num_attention_heads, c.num_key_value_heads);
@@ -132,24 +89,16 @@ ModelConfig ModelConfig::resolved() const {
              hidden_size, num_attention_heads);
     c.head_dim = hidden_size / num_attention_heads;
   }
-  in_range("head_dim", c.head_dim, widest / num_attention_heads);
-  const auto optional_in_range = [](const char* key, std::int64_t value, std::int64_t max) {
-    validate(value >= 0 && value <= max, "model.{} is {}; allowed: 0 to {}", key, value, max);
-  };
-  optional_in_range("max_position_embeddings", max_position_embeddings, longest);
-  optional_in_range("num_experts", num_experts, longest);
-  optional_in_range("num_experts_per_tok", num_experts_per_tok, num_experts);
-  optional_in_range("moe_intermediate_size", moe_intermediate_size, widest);
-  in_range("decoder_sparse_step", decoder_sparse_step, max_layers);
+  validate(c.head_dim <= widest / num_attention_heads,
+           "model.head_dim is {}; allowed with {} heads: 1 to {}", c.head_dim, num_attention_heads,
+           widest / num_attention_heads);
+  validate(num_experts_per_tok <= num_experts,
+           "model.num_experts_per_tok is {}, but num_experts is {}", num_experts_per_tok,
+           num_experts);
   for (const auto layer : mlp_only_layers)
     validate(layer >= 0 && layer < num_hidden_layers,
              "model.mlp_only_layers has layer {}; the model has layers 0 to {}", layer,
              num_hidden_layers - 1);
-  optional_in_range("sliding_window", sliding_window, longest);
-  optional_in_range("max_window_layers", max_window_layers, max_layers);
-  validate(rms_norm_eps > 0, "model.rms_norm_eps is {}; it must be positive", rms_norm_eps);
-  validate(initializer_range > 0, "model.initializer_range is {}; it must be positive",
-           initializer_range);
   if (c.rope_scaling && c.rope_scaling->rope_type == RopeType::llama3) {
     auto& s = *c.rope_scaling;
     if (s.factor == 0) s.factor = 8;
@@ -171,16 +120,14 @@ bool have_same_parameters(const ModelConfig& a, const ModelConfig& b) {
 std::string difference(const ModelConfig& then, const ModelConfig& now) {
   ConfigDifference keys;
   keys.add("family", then.family, now.family);
-  keys.add("num_attention_heads", then.num_attention_heads, now.num_attention_heads);
-  keys.add("num_key_value_heads", then.num_key_value_heads, now.num_key_value_heads);
-  keys.add("head_dim", then.head_dim, now.head_dim);
-  keys.add("num_experts_per_tok", then.num_experts_per_tok, now.num_experts_per_tok);
-  keys.add("norm_topk_prob", then.norm_topk_prob, now.norm_topk_prob);
+  add_keys(keys, Change::meaning, then, now);
   if (then.lora && now.lora) {
     keys.add("lora.alpha", then.lora->alpha, now.lora->alpha);
     keys.add("lora.rslora", then.lora->rslora, now.lora->rslora);
   }
-  if (!have_same_parameters(then, now)) add_shape_keys(keys, then, now);
+  if (have_same_parameters(then, now)) return keys.text();
+  add_keys(keys, Change::reshapes, then, now);
+  add_adapters(keys, then, now);
   return keys.text();
 }
 

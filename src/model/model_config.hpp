@@ -6,8 +6,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
+
+#include "core/range.hpp"
 
 namespace llamesh::model {
 
@@ -52,8 +55,8 @@ struct Lora {
   double scaling() const;
 };
 
-/// Model dimensions, named as in Hugging Face's config.json. A family refuses what it does not
-/// have.
+/// Model dimensions, named as in Hugging Face's config.json. A new member needs a row in model_keys
+/// and a place in the lists of the families that take it (Family::keys).
 struct ModelConfig {
   std::string family = "llama";  ///< Family::name
   std::int64_t hidden_size = 256;
@@ -114,6 +117,106 @@ struct ModelConfig {
     return std::cmp_less(layer, max_window_layers) ? 0 : sliding_window;
   }
 };
+
+/// What a key's new value does to weights that were trained with another one.
+enum class Change : std::uint8_t {
+  allowed,   ///< users change it on purpose as they train on
+  meaning,   ///< the same weights mean something else
+  reshapes,  ///< there are other parameters, or of other shapes
+};
+
+/// How config.json has a key.
+enum class InJson : std::uint8_t {
+  special,   ///< under another name, or not at all: families read and write it themselves
+  needed,    ///< by its name, without a default
+  optional,  ///< by its name; if it is absent, the family's default applies
+};
+
+/// Whether the first versions of llamesh wrote a key.
+enum class Since : std::uint8_t { first, later };
+
+/// A key of ModelConfig.
+template <class T>
+struct ModelKey {
+  const char* name;
+  T ModelConfig::*member;
+  Range range;  ///< of a number, and of a list's elements
+  Change change;
+  InJson in_json = InJson::special;
+  Since since = Since::first;
+  bool automatic = false;  ///< 0, written as `auto`, stands for what follows from other keys
+};
+template <class T, class... Rest>
+ModelKey(const char*, T ModelConfig::*, Rest...) -> ModelKey<T>;
+
+// Far above any model, yet small enough that products with layers and bytes per element cannot
+// overflow.
+inline constexpr std::int64_t widest = std::int64_t{1} << 20U;
+inline constexpr std::int64_t longest = std::int64_t{1} << 24U;
+inline constexpr std::int64_t max_layers = 10'000;
+
+/// All keys of ModelConfig but `family` and the adapters', in the order in which they are written.
+/// Reading and writing them, in input files and in config.json, checking their ranges, describing
+/// differences, and refusing those that a family does not take follow from it.
+inline constexpr auto model_keys = [] {
+  using C = ModelConfig;
+  using enum Change;
+  using enum InJson;
+  using enum Since;
+  constexpr Range size = from_to(1, widest), size_or_0 = from_to(0, widest);
+  constexpr Range length_or_0 = from_to(0, longest);
+  constexpr Range epsilon = from_to(1e-30, 1);  // the kernels take fp32
+  constexpr Range any;
+  return std::tuple{
+      ModelKey{"hidden_size", &C::hidden_size, size, reshapes, needed},
+      ModelKey{"intermediate_size", &C::intermediate_size, size, reshapes, needed},
+      ModelKey{"num_hidden_layers", &C::num_hidden_layers, from_to(1, max_layers), reshapes,
+               needed},
+      ModelKey{"num_attention_heads", &C::num_attention_heads, size, meaning, needed},
+      ModelKey{"num_key_value_heads", &C::num_key_value_heads, size_or_0, meaning, special, first,
+               /*automatic=*/true},
+      ModelKey{"head_dim", &C::head_dim, size_or_0, meaning, special, first, /*automatic=*/true},
+      ModelKey{"vocab_size", &C::vocab_size, from_to(1, 2147483647), reshapes, needed},
+      ModelKey{"max_position_embeddings", &C::max_position_embeddings, length_or_0, reshapes,
+               special, later},
+      ModelKey{"rms_norm_eps", &C::rms_norm_eps, epsilon, allowed, optional},
+      ModelKey{"layer_norm_epsilon", &C::layer_norm_epsilon, epsilon, allowed, optional, later},
+      ModelKey{"rope_theta", &C::rope_theta, above(0), allowed},
+      ModelKey{"rope_scaling", &C::rope_scaling, any, allowed},
+      ModelKey{"num_experts", &C::num_experts, length_or_0, reshapes, special, later},
+      ModelKey{"num_experts_per_tok", &C::num_experts_per_tok, length_or_0, meaning, needed, later},
+      ModelKey{"moe_intermediate_size", &C::moe_intermediate_size, size_or_0, reshapes, needed,
+               later},
+      ModelKey{"decoder_sparse_step", &C::decoder_sparse_step, from_to(1, max_layers), reshapes,
+               optional, later},
+      ModelKey{"mlp_only_layers", &C::mlp_only_layers, at_least(0), reshapes, optional, later},
+      ModelKey{"norm_topk_prob", &C::norm_topk_prob, any, meaning, optional, later},
+      ModelKey{"output_router_logits", &C::output_router_logits, any, allowed, optional, later},
+      ModelKey{"router_aux_loss_coef", &C::router_aux_loss_coef, at_least(0), allowed, optional,
+               later},
+      ModelKey{"router_z_loss_coef", &C::router_z_loss_coef, at_least(0), allowed, special, later},
+      ModelKey{"sliding_window", &C::sliding_window, length_or_0, allowed, special, later},
+      ModelKey{"max_window_layers", &C::max_window_layers, from_to(0, max_layers), allowed, special,
+               later},
+      ModelKey{"tie_word_embeddings", &C::tie_word_embeddings, any, reshapes, optional},
+      ModelKey{"attention_bias", &C::attention_bias, any, reshapes, optional, later},
+      ModelKey{"mlp_bias", &C::mlp_bias, any, reshapes, optional, later},
+      ModelKey{"dropout", &C::dropout, from_to(0, 1), allowed, special, later},
+      ModelKey{"initializer_range", &C::initializer_range, above(0), allowed, optional}};
+}();
+
+/// Calls visit(key) for each of model_keys.
+template <class Visit>
+constexpr void for_each_model_key(Visit visit) {
+  std::apply([&](const auto&... key) { (visit(key), ...); }, model_keys);
+}
+
+/// Returns true if model_keys has the name.
+constexpr bool is_model_key(std::string_view name) {
+  bool found = false;
+  for_each_model_key([&](const auto& key) { found = found || key.name == name; });
+  return found;
+}
 
 /// Returns true if the models' parameters have the same names and shapes.
 bool have_same_parameters(const ModelConfig& a, const ModelConfig& b);

@@ -26,10 +26,10 @@ std::string config_of(const std::string& family, const std::string& more = "") {
   json["architectures"] = {f.architecture};
   json["model_type"] = f.name;
   if (family == "qwen3") json["head_dim"] = 8;
-  if (f.has_key("num_experts"))
+  if (f.keys.contains("num_experts"))
     json.update({{family == "mixtral" ? "num_local_experts" : "num_experts", 8},
                  {"num_experts_per_tok", 2}});
-  if (f.has_key("moe_intermediate_size")) json["moe_intermediate_size"] = 40;
+  if (f.keys.contains("moe_intermediate_size")) json["moe_intermediate_size"] = 40;
   json.update(nlohmann::ordered_json::parse("{" + more + "}"));
   return json.dump();
 }

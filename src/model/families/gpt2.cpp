@@ -80,9 +80,18 @@ void write_gpt2_config(const ModelConfig& c, nlohmann::ordered_json& json) {
   for (const auto* key : {"resid_pdrop", "embd_pdrop", "attn_pdrop"}) json[key] = c.dropout;
 }
 
-bool has_gpt2_key(std::string_view key) {
-  return key == "max_position_embeddings" || key == "layer_norm_epsilon" || key == "dropout";
-}
+constexpr KeyList gpt2_keys{"hidden_size",
+                            "intermediate_size",
+                            "num_hidden_layers",
+                            "num_attention_heads",
+                            "num_key_value_heads",
+                            "head_dim",
+                            "vocab_size",
+                            "max_position_embeddings",
+                            "layer_norm_epsilon",
+                            "tie_word_embeddings",
+                            "dropout",
+                            "initializer_range"};
 
 void check_gpt2_config(const ModelConfig& c) {
   validate(
@@ -187,7 +196,7 @@ const Family gpt2_family{
     .base_prefix = "transformer.",
     .read_config = read_gpt2_config,
     .write_config = write_gpt2_config,
-    .has_key = has_gpt2_key,
+    .keys = gpt2_keys,
     .check = check_gpt2_config,
     .make_table = make_gpt2_table,
     .make_block =

@@ -5,53 +5,62 @@
 namespace llamesh::model {
 namespace {
 
-constexpr LlamaVariant llama{.has_attention_bias = true, .has_mlp_bias = true};
+// transformers' default, where other families have our 1e-5.
+constexpr auto eps_1e_6 = [](ModelConfig& c) { c.rms_norm_eps = 1e-6; };
 
-constexpr LlamaVariant mistral{.windowed_layers = WindowedLayers::all,
-                               .needs_num_key_value_heads = true,
-                               .sliding_window = 4096};
+constexpr LlamaVariant llama{.keys = {"attention_bias", "mlp_bias"}, .set_defaults = eps_1e_6};
 
-constexpr LlamaVariant qwen2{.qkv_bias = true,
-                             .windowed_layers = WindowedLayers::from_index,
+constexpr LlamaVariant mistral{.keys = {"sliding_window"},
+                               .set_defaults = eps_1e_6,
+                               .sliding_window = 4096,
+                               .needs_num_key_value_heads = true};
+
+constexpr LlamaVariant qwen2{.keys = {"sliding_window", "max_window_layers"},
+                             .set_defaults = eps_1e_6,
+                             .sliding_window = 4096,
                              .needs_num_key_value_heads = true,
-                             .sliding_window = 4096};
+                             .qkv_bias = true};
 
-constexpr LlamaVariant qwen3{.has_attention_bias = true,
-                             .qk_norm = QkNorm::per_head,
-                             .windowed_layers = WindowedLayers::from_index,
+constexpr LlamaVariant qwen3{.keys = {"attention_bias", "sliding_window", "max_window_layers"},
+                             .set_defaults = eps_1e_6,
+                             .sliding_window = 4096,
                              .needs_num_key_value_heads = true,
                              .needs_head_dim = true,
-                             .sliding_window = 4096};
+                             .qk_norm = QkNorm::per_head};
 
-constexpr LlamaVariant olmo2{.has_attention_bias = true,
+constexpr LlamaVariant olmo2{.keys = {"attention_bias"},
                              .qk_norm = QkNorm::projection,
                              .names = {.norm_before_attention = "",
                                        .norm_after_attention = "post_attention_layernorm",
                                        .norm_before_mlp = "",
-                                       .norm_after_mlp = "post_feedforward_layernorm"},
-                             .rms_norm_eps = 1e-5};
+                                       .norm_after_mlp = "post_feedforward_layernorm"}};
 
 constexpr LlamaVariant mixtral{
-    .windowed_layers = WindowedLayers::all,
-    .experts = ExpertKeys{.count = "num_local_experts", .second_count = "num_experts"},
+    .keys = {"sliding_window", "num_experts", "num_experts_per_tok", "output_router_logits",
+             "router_aux_loss_coef", "router_z_loss_coef"},
+    .set_defaults = [](ModelConfig& c) { c.rope_theta = 1e6; },
+    .needs_num_key_value_heads = true,
+    .expert_count = ExpertCountNames{.name = "num_local_experts", .other = "num_experts"},
     .names = {.mlp = "block_sparse_moe",
               .gate_proj = "w1",
               .up_proj = "w3",
               .down_proj = "w2",
               .router = "gate",
-              .experts = "experts"},
-    .rms_norm_eps = 1e-5,
-    .needs_num_key_value_heads = true,
-    .rope_theta = 1e6};
+              .experts = "experts"}};
 
-constexpr LlamaVariant qwen3_moe{.has_attention_bias = true,
-                                 .qk_norm = QkNorm::per_head,
-                                 .experts = ExpertKeys{.count = "num_experts",
-                                                       .second_count = "num_local_experts",
-                                                       .own_size = true,
-                                                       .has_norm_topk_prob = true},
-                                 .names = {.router = "gate", .experts = "experts"},
-                                 .needs_num_key_value_heads = true};
+constexpr LlamaVariant qwen3_moe{
+    .keys = {"attention_bias", "num_experts", "num_experts_per_tok", "moe_intermediate_size",
+             "decoder_sparse_step", "mlp_only_layers", "norm_topk_prob", "output_router_logits",
+             "router_aux_loss_coef", "router_z_loss_coef"},
+    .set_defaults =
+        [](ModelConfig& c) {
+          c.rms_norm_eps = 1e-6;
+          c.norm_topk_prob = false;
+        },
+    .needs_num_key_value_heads = true,
+    .qk_norm = QkNorm::per_head,
+    .expert_count = ExpertCountNames{.name = "num_experts", .other = "num_local_experts"},
+    .names = {.router = "gate", .experts = "experts"}};
 
 }  // namespace
 

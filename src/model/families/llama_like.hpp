@@ -14,43 +14,40 @@ namespace llamesh::model {
 /// RMSNorm on queries and keys, before they are rotated.
 enum class QkNorm { none, per_head, projection };
 
-/// Layers that may have a sliding window.
-enum class WindowedLayers {
-  none,
-  all,         ///< if sliding_window is set
-  from_index,  ///< if use_sliding_window is true: those from max_window_layers on
+/// Names in config.json for the number of experts.
+struct ExpertCountNames {
+  const char* name;   ///< the one that all versions of transformers read
+  const char* other;  ///< in other versions
 };
 
-/// Keys of the experts in config.json.
-struct ExpertKeys {
-  const char* count;         ///< their number, by the name that all versions of transformers read
-  const char* second_count;  ///< its name in other versions
-  bool own_size = false;     ///< moe_intermediate_size, and the keys of layers without experts
-  bool has_norm_topk_prob = false;  ///< otherwise a token's weights always add up to 1
-};
+/// Keys of every family whose layer is Llama's.
+inline constexpr KeyList llama_keys{
+    "hidden_size",         "intermediate_size", "num_hidden_layers",   "num_attention_heads",
+    "num_key_value_heads", "head_dim",          "vocab_size",          "rms_norm_eps",
+    "rope_theta",          "rope_scaling",      "tie_word_embeddings", "initializer_range"};
 
-/// Switches of a family whose layer is Llama's.
+/// What a family whose layer is Llama's has of its own.
 struct LlamaVariant {
-  bool has_attention_bias = false;  ///< the key attention_bias: on q, k, v and o
-  bool has_mlp_bias = false;        ///< the key mlp_bias
-  bool qkv_bias = false;            ///< always on q, k and v
-  QkNorm qk_norm = QkNorm::none;
-  WindowedLayers windowed_layers = WindowedLayers::none;
-  std::optional<ExpertKeys> experts = {};
-  LayerNames names = {};
-  // transformers' defaults for absent keys
-  double rms_norm_eps = 1e-6;
+  /// Keys beside llama_keys. Layers may have sliding windows with sliding_window; if there is
+  /// max_window_layers as well, then only with use_sliding_window, and those from that layer on.
+  KeyList keys = {};
+  /// Sets transformers' defaults for absent keys, where ModelConfig has others.
+  void (*set_defaults)(ModelConfig& config) = [](ModelConfig&) {};
+  std::int64_t sliding_window = 0;  ///< transformers' default for windows that are in use
   // Sizes for which transformers has a number of its own; here an absent key is an error.
   bool needs_num_key_value_heads = false;
   bool needs_head_dim = false;
-  std::int64_t sliding_window = 0;
-  double rope_theta = 10000.0;
+  bool qkv_bias = false;  ///< always on q, k and v
+  QkNorm qk_norm = QkNorm::none;
+  std::optional<ExpertCountNames> expert_count = {};  ///< for families with experts
+  LayerNames names = {};
+
+  constexpr bool takes(std::string_view key) const { return keys.contains(key); }
 };
 
 void read_llama_config(const LlamaVariant& variant, const ConfigKeys& keys, ModelConfig& config);
 void write_llama_config(const LlamaVariant& variant, const ModelConfig& config,
                         nlohmann::ordered_json& json);
-bool has_llama_key(const LlamaVariant& variant, std::string_view key);
 void check_llama_config(const LlamaVariant& variant, const ModelConfig& config);
 ParameterTable make_llama_table(const LlamaVariant& variant, const ModelConfig& config);
 /// Folders have a tensor for each expert: EXPERTS.number.NAME.weight.
@@ -75,14 +72,14 @@ constexpr Family llama_like(std::string_view name, std::string_view architecture
                         ModelConfig& c) { read_llama_config(variant, keys, c); },
       .write_config = [](const ModelConfig& c,
                          nlohmann::ordered_json& json) { write_llama_config(variant, c, json); },
-      .has_key = [](std::string_view key) { return has_llama_key(variant, key); },
+      .keys = llama_keys.with(variant.keys),
       .check = [](const ModelConfig& c) { check_llama_config(variant, c); },
       .make_table = [](const ModelConfig& c) { return make_llama_table(variant, c); },
       .make_block =
           [](const ModelConfig& c, const ParameterTable& table, std::size_t index) {
             return make_transformer_block(c, table, index, variant.names);
           },
-      .state_dict = variant.experts ? experts_state_dict : plain_state_dict};
+      .state_dict = variant.expert_count ? experts_state_dict : plain_state_dict};
 }
 
 }  // namespace llamesh::model

@@ -63,7 +63,7 @@ void add_llama_layer(TableBuilder& add, ModuleId layer, const LlamaVariant& vari
                      const ModelConfig& c, std::size_t index) {
   add_attention(add, layer, variant, c);
   const auto& names = variant.names;
-  if (variant.experts && c.has_experts(index))
+  if (c.has_experts(index))
     add_experts(add, layer, names, c);
   else
     add_mlp(add, layer, c);

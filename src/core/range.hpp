@@ -5,7 +5,7 @@
 #include <limits>
 #include <string>
 
-namespace llamesh::config {
+namespace llamesh {
 
 /// Allowed range for a number.
 struct Range {
@@ -43,4 +43,4 @@ constexpr Range from_below(double low, double high) {
   return {.low = low, .high = high, .high_open = true};
 }
 
-}  // namespace llamesh::config
+}  // namespace llamesh
