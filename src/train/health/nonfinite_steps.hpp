@@ -12,7 +12,7 @@
 
 namespace llamesh::train {
 
-/// Returns the value for printing: a NaN's sign means nothing.
+/// Drops a NaN's meaningless sign, which would be printed: "-nan".
 inline double without_nan_sign(double value) {
   return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value;
 }

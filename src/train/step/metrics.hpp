@@ -1,9 +1,7 @@
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <filesystem>
-#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -15,11 +13,6 @@
 #include "train/step/expert_balance.hpp"
 
 namespace llamesh::train {
-
-/// Drops a NaN's meaningless sign, which would be printed: "-nan".
-inline double without_sign_of_nan(double value) {
-  return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value;
-}
 
 /// Measurements from one optimizer step, the same on every rank.
 struct StepRecord {

@@ -212,10 +212,10 @@ std::vector<Trainer::StepPart> Trainer::exchange(const Request& request) {
 
 /// Sets the record's loss and gradient norm. Returns true if both are finite.
 bool Trainer::sum_up(StepRecord& record, const std::vector<StepPart>& parts, double divisor) const {
-  record.loss = without_sign_of_nan(sum_over(data_ranks_, parts, &StepPart::loss) / divisor);
+  record.loss = without_nan_sign(sum_over(data_ranks_, parts, &StepPart::loss) / divisor);
   double squared_norm = 0;
   for (const auto& part : parts) squared_norm += part.squared_norm;
-  record.grad_norm = without_sign_of_nan(std::sqrt(squared_norm));
+  record.grad_norm = without_nan_sign(std::sqrt(squared_norm));
   return std::isfinite(record.loss) && std::isfinite(record.grad_norm);
 }
 
@@ -277,7 +277,7 @@ double Trainer::evaluate(const OnProgress& on_progress, std::size_t set) {
   const std::int64_t all_valid =
       sum_over(data_ranks_, comm::agree_and_gather(world_, read, "whether the data was read"));
   const double all_loss = data_group_.sum(loss, "the loss");
-  return without_sign_of_nan(all_loss / static_cast<double>(all_valid));
+  return without_nan_sign(all_loss / static_cast<double>(all_valid));
 }
 
 void Trainer::check_weights() const {
