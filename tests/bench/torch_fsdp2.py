@@ -308,7 +308,7 @@ def flops_per_token(model, llama, sequence):
 
 
 def measured_gemm_rate(device):
-    """FLOP/s of a bf16 product of random matrices, the yardstick of MFU."""
+    """FLOP/s of a bf16 product of random matrices, the peak that MFU counts against."""
     if device.type != "cuda":
         return float("nan")
     a, b = (torch.randn(8192, 8192, device=device, dtype=torch.bfloat16) for _ in range(2))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The yardstick of docs/performance.md in plain PyTorch: one training step of a 100M Llama on CPUs.
+"""The 100M benchmark model of docs/measured/performance.md in plain PyTorch: one training step of a 100M Llama on CPUs.
 
     python3 tests/bench/torch_llama_100m.py [--precision fp32|bf16|both] [--threads 2] [--steps 5]
 

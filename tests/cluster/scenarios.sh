@@ -118,8 +118,8 @@ sweep() {
   tell "4 tasks, 4 losses"
 }
 
-# Runs the commands in the first section of docs/cluster.md as written, like a user who waits
-# between them.
+# Runs the commands in docs/first-run.md as written, but for those that need a model and data of the
+# user's own, like a user who waits between them.
 documentation() {
   local command all=()
   mkdir -p user installed/share/llamesh
@@ -129,13 +129,13 @@ documentation() {
   module() { [[ $* == "load llamesh" ]] && LLAMESH_ROOT=$work/installed; }
   sbatch() { job=$(command sbatch --parsable "$(other_nodes)" "$@") && echo "$job" >>"$work/$scenario.jobs"; }
   cd user || exit 1
-  mapfile -t all < <(sed -n '/^## /h; /^    /{x;/From the module/{x;p;x};x}' "$sources/docs/cluster.md")
-  ((${#all[@]} == 11)) || bad "${#all[@]} commands, not 11"
-  for command in "${all[@]#    }"; do
+  mapfile -t all < <(sed -n '/^\*\*8\./q; s/^    //p' "$sources/docs/first-run.md")
+  ((${#all[@]} == 9)) || bad "${#all[@]} commands, not 9"
+  for command in "${all[@]}"; do
     case $command in
       *requeue.sbatch*) (cd .. && within 30 no_jobs); [[ $(exit_code) == 0 ]] || bad "the preflight failed" ;;
       squeue*) trains_past runs/first 110 ;;
-      cat*) within 40 goes_on_again || bad "it was not resumed" ;;
+      touch*) within 40 goes_on_again || bad "it was not resumed" ;;
     esac
     echo "$command"
     eval "$command" || bad "$command"
@@ -143,7 +143,7 @@ documentation() {
       touch*) within 20 stopped_by_halt || bad "it does not stop" ;;
     esac
   done
-  tell "${#all[@]} commands of docs/cluster.md: resumed after step $(resumed runs/first)"
+  tell "${#all[@]} commands of docs/first-run.md: resumed after step $(resumed runs/first)"
   cd ..
 }
 goes_on_again() { [[ -n $(resumed runs/first) ]]; }

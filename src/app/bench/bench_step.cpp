@@ -17,7 +17,7 @@
 namespace llamesh::app {
 namespace {
 
-constexpr const char* yardstick = "inputs/llama-100m.yaml";
+constexpr const char* benchmark_model = "inputs/llama-100m.yaml";
 
 /// Returns the records of a few steps, sorted by time, without the first step, which creates
 /// buffers and kernels, or tunes.
@@ -79,7 +79,7 @@ int bench_step(const std::vector<std::string>& arguments, const std::string& dev
   setup_logging();
   const auto& world = session.world();
   use_device(world, device);
-  const auto path = arguments.empty() ? yardstick : arguments.front();
+  const auto path = arguments.empty() ? benchmark_model : arguments.front();
   const std::vector<std::string> overrides(arguments.begin() + (arguments.empty() ? 0 : 1),
                                            arguments.end());
   train::Inputs inputs = read_inputs(world, path, overrides).inputs;

@@ -66,7 +66,7 @@ enum class Packed : std::int8_t { no, yes };
 
 /// Decides from shapes and types alone, so that a run's results stay reproducible. Copying pays off
 /// above about 700 rows of c, but in fp32 not for weight gradients, whose left factor is transposed
-/// (docs/performance.md). Only AMD CPUs without AMX were measured.
+/// (docs/measured/performance.md). Only AMD CPUs without AMX were measured.
 Packed packing_of(const Matrix& c, const Matrix& a, const Matrix& b, Ragged ragged) {
   constexpr std::int64_t min_rows = 1024;
   constexpr auto max_bytes = std::int64_t{32} << 20;
