@@ -166,7 +166,7 @@ TEST(ConfigJson, BadFilesAreRefused) {
       {config_text(R"("hidden_size": 0)", "hidden_size"), "hidden_size is 0"},
       {config_text(R"("vocab_size": 18446744073709551615)", "vocab_size"),
        "vocab_size is 18446744"},
-      {config_text(R"("num_hidden_layers": 1000000)", "num_hidden_layers"), "allowed: 1 to 10000"},
+      {config_text(R"("num_hidden_layers": 1000000)", "num_hidden_layers"), "allowed: [1, 10000]"},
       {config_text(R"("rms_norm_eps": -1)"), "above 0"},
       {config_text(R"("tie_word_embeddings": 1)"), "expected true or false"},
       {config_text(R"("rope_scaling": [1])"), "expected an object"},
