@@ -11,7 +11,7 @@
 #include "app/commands/commands.hpp"
 #include "app/program.hpp"
 #include "app/report/report.hpp"
-#include "config/enum_names.hpp"
+#include "core/enum_names.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
 
@@ -38,7 +38,7 @@ void add_force(CLI::App* command, Existing& existing) {
 template <class E>
 std::vector<std::string> words_of() {
   std::vector<std::string> words;
-  for (const auto& [word, value] : config::names(E{}).words) words.emplace_back(word);
+  for (const auto& [word, value] : enum_names(E{}).words) words.emplace_back(word);
   return words;
 }
 
@@ -47,8 +47,7 @@ template <class E, class Value>
 void add_named(CLI::App* command, const char* option, Value& value, const char* help) {
   command
       ->add_option_function<std::string>(
-          option, [&value](const std::string& word) { value = *config::value_of_name<E>(word); },
-          help)
+          option, [&value](const std::string& word) { value = *value_of_name<E>(word); }, help)
       ->check(CLI::IsMember(words_of<E>()));
 }
 

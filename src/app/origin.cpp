@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "config/enum_names.hpp"
 #include "config/tree.hpp"
+#include "core/enum_names.hpp"
 #include "data/chat_template.hpp"
 
 namespace llamesh::app {
@@ -34,13 +34,11 @@ Origin origin_of(const std::string& config) {
   const auto usual =
       root.find("data") == nullptr ? data::ChatTemplate::automatic : data::ChatTemplate::plain;
   origin.data.chat_template =
-      config::value_of_name<data::ChatTemplate>(value_of(root, "data", "chat_template"))
-          .value_or(usual);
-  origin.data.loss_on = config::value_of_name<data::LossOn>(value_of(root, "data", "loss_on"))
-                            .value_or(origin.data.loss_on);
-  origin.data.reasoning =
-      config::value_of_name<data::Reasoning>(value_of(root, "data", "reasoning"))
-          .value_or(origin.data.reasoning);
+      value_of_name<data::ChatTemplate>(value_of(root, "data", "chat_template")).value_or(usual);
+  origin.data.loss_on =
+      value_of_name<data::LossOn>(value_of(root, "data", "loss_on")).value_or(origin.data.loss_on);
+  origin.data.reasoning = value_of_name<data::Reasoning>(value_of(root, "data", "reasoning"))
+                              .value_or(origin.data.reasoning);
   origin.data.document_mask = value_of(root, "data", "document_mask") == "true";
   if (const auto id = value_of(root, "data", "eos_token"); !id.empty())
     origin.data.eos_token = std::strtoll(id.c_str(), nullptr, 10);

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "core/enum_names.hpp"
+
 namespace llamesh::checkpoint {
 
 /// Place of frozen weights.
@@ -11,12 +13,20 @@ enum class BaseWeights : std::uint8_t {
   reference,  ///< in the Hugging Face folder that the run started from, if there is one
   include,    ///< in every checkpoint
 };
+inline EnumNames<BaseWeights> enum_names(BaseWeights) {
+  using enum BaseWeights;
+  return {{{"reference", reference}, {"include", include}}};
+}
 
 /// Second copy of a memory checkpoint whose shards no other node holds.
 enum class PartnerCopy : std::uint8_t {
   automatic,  ///< on the next node, sent during the following steps
   off,        ///< none: a lost node's shards come from the newest checkpoint on disk
 };
+inline EnumNames<PartnerCopy> enum_names(PartnerCopy) {
+  using enum PartnerCopy;
+  return {{{"auto", automatic}, {"off", off}}};
+}
 
 /// Options under `checkpoint.memory`: checkpoints in the nodes' memory, which outlive the processes
 /// but not their node.
@@ -53,6 +63,9 @@ enum class ReadBy : std::uint8_t {
   each_rank,  ///< each rank reads its own ranges, at the disks' combined speed
   rank0,      ///< rank 0 reads and sends to all: for one slow disk shared by many ranks
 };
+inline EnumNames<ReadBy> enum_names(ReadBy) {
+  return {{{"each_rank", ReadBy::each_rank}, {"rank0", ReadBy::rank0}}};
+}
 
 /// Input keys `model.hf`, `model.load_weights`, `model.load` and `model.lora.from`.
 struct PretrainedOptions {

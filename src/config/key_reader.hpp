@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "config/enum_names.hpp"
 #include "config/tree.hpp"
+#include "core/enum_names.hpp"
 #include "core/range.hpp"
 #include "train/run/run_inputs.hpp"
 
@@ -81,7 +81,7 @@ class KeyReader {
   template <class E>
   requires std::is_enum_v<E>
   void key(std::string_view name, E& value) {
-    const auto table = names(E{});
+    const auto table = enum_names(E{});
     std::vector<std::string_view> words;
     for (const auto& entry : table.words) words.push_back(entry.first);
     if (const auto index = word(name, words)) value = table.words[*index].second;

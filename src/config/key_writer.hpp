@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "config/enum_names.hpp"
+#include "core/enum_names.hpp"
 #include "core/range.hpp"
 #include "train/run/run_inputs.hpp"
 
@@ -67,7 +67,7 @@ class KeyWriter {
   template <class E>
   requires std::is_enum_v<E>
   void key(std::string_view name, E value) {
-    for (const auto& [word, meaning] : names(E{}).words)
+    for (const auto& [word, meaning] : enum_names(E{}).words)
       if (meaning == value) line(name, fmt::format(" {}", word));
   }
   template <std::integral T>

@@ -4,8 +4,8 @@
 #include <optional>
 #include <type_traits>
 
-#include "config/enum_names.hpp"
 #include "config/inputs.hpp"
+#include "core/enum_names.hpp"
 #include "core/range.hpp"
 
 namespace llamesh::config {

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "core/enum_names.hpp"
+
 namespace llamesh {
 
 /// bfloat16: the upper half of an IEEE binary32. Arithmetic is done in float.
@@ -31,6 +33,10 @@ constexpr std::int64_t size_of(DType t) {
 
 constexpr std::string_view name_of(DType t) {
   return t == DType::f32 ? "fp32" : t == DType::bf16 ? "bf16" : "int32";
+}
+/// Names of the dtypes that inputs may choose.
+inline EnumNames<DType> enum_names(DType) {
+  return {{{name_of(DType::f32), DType::f32}, {name_of(DType::bf16), DType::bf16}}};
 }
 
 template <class T>

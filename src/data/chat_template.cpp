@@ -199,6 +199,13 @@ std::span<const std::pair<std::string_view, ChatTemplate>> chat_template_names()
   return template_names;
 }
 
+EnumNames<ChatTemplate> enum_names(ChatTemplate) {
+  EnumNames<ChatTemplate> result{{{"auto", ChatTemplate::automatic}}};
+  const auto templates = chat_template_names();
+  result.words.insert(result.words.end(), templates.begin(), templates.end());
+  return result;
+}
+
 std::string_view name_of(ChatTemplate chat_template) {
   const auto* const found = std::ranges::find(template_names, chat_template,
                                               &decltype(template_names)::value_type::second);

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "core/enum_names.hpp"
+
 namespace llamesh::data {
 
 /// Format of the data files.
@@ -15,6 +17,15 @@ enum class Format : std::uint8_t {
   megatron,   ///< Megatron-LM's .bin and .idx pairs
   random,     ///< no files: ids drawn uniformly from the vocabulary, for measurements
 };
+inline EnumNames<Format> enum_names(Format) {
+  using enum Format;
+  return {{{"auto", automatic},
+           {"text", text},
+           {"jsonl", jsonl},
+           {"tokens", tokens},
+           {"megatron", megatron},
+           {"random", random}}};
+}
 
 /// Returns true for text that needs a tokenizer.
 constexpr bool is_text(Format format) {
@@ -26,6 +37,9 @@ enum class Order : std::uint8_t {
   shuffled,    ///< a new permutation every epoch, a function of seed and epoch only
   sequential,  ///< in file order, starting over after the last
 };
+inline EnumNames<Order> enum_names(Order) {
+  return {{{"shuffled", Order::shuffled}, {"sequential", Order::sequential}}};
+}
 
 /// Rule by which documents become training sequences.
 enum class Packing : std::uint8_t {
@@ -33,6 +47,10 @@ enum class Packing : std::uint8_t {
   concatenate,  ///< the stream is cut every sequence_length tokens, wherever documents end
   best_fit,     ///< whole documents fill sequences as far as they fit (PackedSequences)
 };
+inline EnumNames<Packing> enum_names(Packing) {
+  using enum Packing;
+  return {{{"none", none}, {"concatenate", concatenate}, {"best_fit", best_fit}}};
+}
 
 /// Integer type in headerless token files (little-endian).
 enum class TokenDtype : std::uint8_t {
@@ -40,6 +58,10 @@ enum class TokenDtype : std::uint8_t {
   uint16,
   uint32,
 };
+inline EnumNames<TokenDtype> enum_names(TokenDtype) {
+  using enum TokenDtype;
+  return {{{"auto", from_header}, {"uint16", uint16}, {"uint32", uint32}}};
+}
 
 /// Form in which a conversation becomes text (chat_template.hpp). A name ends in the model's
 /// version if its developer changed the form.
@@ -58,6 +80,8 @@ enum class ChatTemplate : std::uint8_t {
   mistral_v3,
   zephyr,
 };
+/// Returns `auto` and the templates' names.
+EnumNames<ChatTemplate> enum_names(ChatTemplate);
 
 /// Assistant turns of a conversation that are in the loss.
 enum class LossOn : std::uint8_t {
@@ -65,9 +89,16 @@ enum class LossOn : std::uint8_t {
   last_assistant,  ///< the last one
   all,             ///< everything, also the prompts
 };
+inline EnumNames<LossOn> enum_names(LossOn) {
+  using enum LossOn;
+  return {{{"assistant", assistant}, {"last_assistant", last_assistant}, {"all", all}}};
+}
 
 /// What to do with messages that have reasoning in a field of their own, which no template writes.
 enum class Reasoning : std::uint8_t { refuse, drop };
+inline EnumNames<Reasoning> enum_names(Reasoning) {
+  return {{{"refuse", Reasoning::refuse}, {"drop", Reasoning::drop}}};
+}
 
 /// Files that are read as one stream.
 struct SourceOptions {

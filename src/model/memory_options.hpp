@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "core/enum_names.hpp"
+
 namespace llamesh::model {
 
 /// Parts of a layer's forward pass that are recomputed in the backward pass rather than kept.
@@ -10,6 +12,10 @@ enum class ActivationCheckpointing : std::uint8_t {
   selective,  ///< norms and SwiGLU, which cost no GEMM
   full,       ///< everything but the layer's input
 };
+inline EnumNames<ActivationCheckpointing> enum_names(ActivationCheckpointing) {
+  using enum ActivationCheckpointing;
+  return {{{"none", none}, {"selective", selective}, {"full", full}}};
+}
 
 /// `memory:` section in the input file.
 struct MemoryOptions {

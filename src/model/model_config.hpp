@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/enum_names.hpp"
 #include "core/range.hpp"
 
 namespace llamesh::model {
@@ -20,6 +21,10 @@ enum class RopeType : std::uint8_t {
   llama3,  ///< long wavelengths by `factor`, as in Llama 3.1
   yarn,    ///< by wavelength, with hotter attention (Peng et al. 2023)
 };
+inline EnumNames<RopeType> enum_names(RopeType) {
+  using enum RopeType;
+  return {{{"llama3", llama3}, {"linear", linear}, {"yarn", yarn}}};
+}
 
 /// Parameters for frequency scaling, named as in config.json's rope_scaling.
 struct RopeScaling {
@@ -40,6 +45,10 @@ enum class LoraInit : std::uint8_t {
   kaiming_uniform,  ///< uniform in +-1 / sqrt(in): PEFT's default
   gaussian,         ///< normal with standard deviation 1 / rank
 };
+inline EnumNames<LoraInit> enum_names(LoraInit) {
+  using enum LoraInit;
+  return {{{"kaiming_uniform", kaiming_uniform}, {"gaussian", gaussian}}};
+}
 
 /// Low-rank adapters beside linear layers (Hu et al. 2021): y = x W^T + scaling() (x A^T) B^T.
 /// Everything else is frozen.

@@ -3,10 +3,15 @@
 #include <cstdint>
 
 #include "core/dtype.hpp"
+#include "core/enum_names.hpp"
 
 namespace llamesh::optim {
 
 enum class OptimizerName : std::uint8_t { adamw, sgd, muon };
+inline EnumNames<OptimizerName> enum_names(OptimizerName) {
+  using enum OptimizerName;
+  return {{{"adamw", adamw}, {"sgd", sgd}, {"muon", muon}}};
+}
 
 /// `optimizer.muon:` section in the input file, for the hidden layers' matrices. Defaults are the
 /// authors' (github.com/KellerJordan/Muon). The rest of the model has AdamW with OptimizerOptions.
@@ -30,6 +35,10 @@ struct OptimizerOptions {
 };
 
 enum class ScheduleName : std::uint8_t { constant, linear, cosine, wsd };
+inline EnumNames<ScheduleName> enum_names(ScheduleName) {
+  using enum ScheduleName;
+  return {{{"constant", constant}, {"linear", linear}, {"cosine", cosine}, {"wsd", wsd}}};
+}
 
 /// `schedule:` section in the input file.
 struct ScheduleOptions {

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "core/dtype.hpp"
+#include "core/enum_names.hpp"
 #include "sharding/spec_names.hpp"
 #include "sharding/strategy.hpp"
 #include "sharding/wrap_policy.hpp"
@@ -17,6 +18,10 @@ enum class Offload : std::uint8_t {
               ///< dtype
   all,        ///< the weights too: copied to the device for each gather
 };
+inline EnumNames<Offload> enum_names(Offload) {
+  using enum Offload;
+  return {{{"none", none}, {"optimizer", optimizer}, {"all", all}}};
+}
 
 /// Option to keep bf16 weights next to the fp32 masters, written by the optimizer, instead of
 /// casting at each gather. Has no effect if parameters are fp32 or shards are in host memory.
@@ -25,6 +30,10 @@ enum class KeepBf16Weights : std::uint8_t {
   yes,
   no,
 };
+inline EnumNames<KeepBf16Weights> enum_names(KeepBf16Weights) {
+  using enum KeepBf16Weights;
+  return {{{"auto", automatic}, {"true", yes}, {"false", no}}};
+}
 
 /// `sharding:` section in the input file.
 struct ShardingOptions {
@@ -45,6 +54,10 @@ enum class ResidualLayout : std::uint8_t {
   whole,     ///< replicated: all-reduced after attention and MLP
   hidden,    ///< D / t columns each; like sequence, and norms sum over the ranks
 };
+inline EnumNames<ResidualLayout> enum_names(ResidualLayout) {
+  using enum ResidualLayout;
+  return {{{"sequence", sequence}, {"whole", whole}, {"hidden", hidden}}};
+}
 
 /// `tensor:` section in the input file.
 struct TensorOptions {

@@ -5,6 +5,7 @@
 
 #include "comm/mesh/device_mesh.hpp"
 #include "comm/mesh/mesh_options.hpp"
+#include "core/enum_names.hpp"
 #include "model/parameters.hpp"
 
 namespace llamesh::sharding {
@@ -32,6 +33,13 @@ constexpr std::string_view name_of(Strategy strategy) {
       return "hybrid_shard_zero2";
   }
   return "?";
+}
+inline EnumNames<Strategy> enum_names(Strategy) {
+  using enum Strategy;
+  EnumNames<Strategy> result;
+  for (const auto s : {full_shard, shard_grad_op, no_shard, hybrid_shard, hybrid_shard_zero2})
+    result.words.emplace_back(name_of(s), s);
+  return result;
 }
 
 /// `sharding.reshard_after_forward`, FSDP2's key. Any other value is a number of ranks N.

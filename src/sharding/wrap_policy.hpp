@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/enum_names.hpp"
 #include "sharding/shard_layout.hpp"
 
 namespace llamesh::sharding {
@@ -13,6 +14,10 @@ enum class Wrap {
   size,   ///< modules with at least min_numel elements, children first (like FSDP's size policy)
   none,   ///< one unit
 };
+inline EnumNames<Wrap> enum_names(Wrap) {
+  using enum Wrap;
+  return {{{"layer", layer}, {"size", size}, {"none", none}}};
+}
 
 struct WrapOptions {
   Wrap wrap = Wrap::layer;

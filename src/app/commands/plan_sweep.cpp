@@ -7,9 +7,9 @@
 #include "app/output_file.hpp"
 #include "app/planned_launch.hpp"
 #include "app/report/summary.hpp"
-#include "config/enum_names.hpp"
 #include "config/include.hpp"
 #include "config/inputs.hpp"
+#include "core/enum_names.hpp"
 #include "core/log.hpp"
 
 namespace llamesh::app {
@@ -28,7 +28,7 @@ struct Row {
 
 template <class E>
 std::string name_of(E of) {
-  for (const auto& [name, value] : config::names(E{}).words)
+  for (const auto& [name, value] : enum_names(E{}).words)
     if (value == of) return std::string(name);
   return "";
 }

@@ -6,6 +6,7 @@
 
 #include "checkpoint/checkpoint_options.hpp"
 #include "comm/mesh/mesh_options.hpp"
+#include "core/enum_names.hpp"
 #include "data/data_options.hpp"
 #include "model/memory_options.hpp"
 #include "model/model_config.hpp"
@@ -27,6 +28,9 @@ enum class OnNonfinite {
   stop,  ///< ends the run
   skip   ///< makes no update (nonfinite_steps.hpp)
 };
+inline EnumNames<OnNonfinite> enum_names(OnNonfinite) {
+  return {{{"stop", OnNonfinite::stop}, {"skip", OnNonfinite::skip}}};
+}
 
 /// Options under the inputs' `train.early_stop:` key (ValidationRecord).
 struct EarlyStopOptions {
@@ -70,6 +74,10 @@ struct EvaluateOptions {
 
 /// Detail of the balance of experts in metrics.jsonl and TensorBoard.
 enum class ExpertMetrics : std::uint8_t { total, per_layer };
+inline EnumNames<ExpertMetrics> enum_names(ExpertMetrics) {
+  using enum ExpertMetrics;
+  return {{{"total", total}, {"per_layer", per_layer}}};
+}
 
 /// Options under the inputs' `log:` key.
 struct LogOptions {
@@ -86,6 +94,9 @@ enum class OnMismatch : std::uint8_t {
   stop,
   heal,  ///< the majority's shards replace differing ones; a step's passes are computed again
 };
+inline EnumNames<OnMismatch> enum_names(OnMismatch) {
+  return {{{"stop", OnMismatch::stop}, {"heal", OnMismatch::heal}}};
+}
 
 /// Options under the inputs' `debug:` key.
 struct DebugOptions {
