@@ -7,8 +7,10 @@
 #include <fstream>
 
 #include "checkpoint/format.hpp"
+#include "checkpoint/lease.hpp"
 #include "checkpoint/memory/memory_folder.hpp"
 #include "core/file.hpp"
+#include "core/process.hpp"
 #include "fixture.hpp"
 #include "support.hpp"
 #include "temporary_folder.hpp"
@@ -341,6 +343,27 @@ TEST(MemoryCheckpoints, FilesAreForTheUserAloneAndGoInTheEnd) {
   memory.remove();
   world().barrier();
   EXPECT_FALSE(fs::exists(mine));
+}
+
+TEST(MemoryCheckpoints, OnlyTheJobThatMadeThemLastRemovesThem) {
+  const MemoryRun run;
+  const auto job_of_rank_0 = world().broadcast(checkpoint::job_name());
+  MemoryRun::alone([&] {
+    make_folder(run.node_folder(0));
+    std::ofstream(run.node_folder(0) / "job-of-an-earlier-start");
+    fs::permissions(run.node_folder(0), fs::perms::owner_all);
+  });
+  run.save(Job(1), 1);
+  const auto removes = [&](const std::string& job) {
+    output_of({"sh", "-c", checkpoint::removal_command(run.folder.path()), "sh", job});
+    return !fs::exists(run.node_folder(0));
+  };
+  MemoryRun::alone([&] {
+    EXPECT_FALSE(removes("of-an-earlier-start"));
+    EXPECT_FALSE(removes(job_of_rank_0 + "1"));
+    EXPECT_FALSE(run.images_of(1, 0).empty());
+    EXPECT_TRUE(removes(job_of_rank_0));
+  });
 }
 
 TEST(MemoryCheckpoints, NothingIsWrittenThroughALink) {

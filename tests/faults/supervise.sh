@@ -32,7 +32,7 @@ nodes=$*; nodes=${nodes#*--nodelist=}; nodes=${nodes%% *}
 case "$*" in
   *llamesh-guard*) echo "$nodes" >>guards; exec sleep 3600 ;;
   *"echo launched"*) try_node "$nodes"; exit ;;
-  *"sh -c rm -rf /dev/shm/llamesh-memory-$UID-"*) echo "$nodes" >>cleaned; exit ;;
+  *"sh -c for mark in /dev/shm/llamesh-memory-$UID-"*) echo "$nodes" >>cleaned; clean "${@: -5}"; exit ;;
 esac
 [[ $* == *"--ntasks=$((2 * ($(tr -cd , <<<"$nodes" | wc -c) + 1))) "* ]] || exit 99
 echo "$nodes" >>launches
@@ -50,6 +50,7 @@ bad() {
 given() {
   cat >case <<'CASE'
 try_node() { echo launched; }
+clean() { :; }
 ends() {
   local hosts=${5:+\"$5\"}
   printf '{"state": "%s", "exit_code": %d, "step": %d, "reason": "%s", "first_step": 0, "starts_here": 1, "starts": %d,
@@ -371,12 +372,32 @@ frees_memory() {
   done
 }
 
+# The run is another job's by now, and both jobs have node1: the other job's memory checkpoints stay.
+keeps_the_memory_of_another_job() {
+  mkdir -p run/checkpoints
+  touch run/checkpoints/.run_id
+  given <<<'launch() { exit 78; }
+    clean() {
+      [[ $nodes == node1 ]] || return
+      local prefix=${3#for mark in }
+      prefix=${prefix%%\**}
+      mkdir "$prefix"node1.{0,1}
+      touch "$prefix"node1.0/job-7.0 "$prefix"node1.1/job-8.0
+      "$@"
+      ls -d "$prefix"* >left
+      rm -r "$prefix"*
+    }'
+  supervise --spares 1
+  expect 78 "node1,node2" ""
+  [[ $(<left) == *-node1.1 ]] || bad "these folders are left: $(<left)"
+}
+
 # Of 99 nodes, at most 32 are cleaned at the same time.
 cleans_many_nodes() {
   mkdir -p run/checkpoints busy
   touch run/checkpoints/.run_id
   given <<<'launch() { (($1 > 1)) && finishes; ends stopped 75 12 "rank 2 on node2 is silent" node2; }'
-  sed -i 's|echo "$nodes" >>cleaned; exit|mkdir "busy/$nodes"; ls busy \| wc -l >>at_once; sleep 0.1; rmdir "busy/$nodes"; &|' bin/srun
+  sed -i 's|echo "$nodes" >>cleaned; clean.*; exit|mkdir "busy/$nodes"; ls busy \| wc -l >>at_once; sleep 0.1; rmdir "busy/$nodes"; &|' bin/srun
   SLURM_JOB_NODELIST=$(seq -s, -f node%g 99)
   job_nodes=$SLURM_JOB_NODELIST supervise --spares 97
   [[ $code == 0 && $(sort -u cleaned | wc -l) == 99 ]] || bad "exit code $code, cleaned up on $(sort -u cleaned | wc -l) nodes"

@@ -16,6 +16,7 @@
 #include <thread>
 #include <utility>
 
+#include "checkpoint/lease.hpp"
 #include "core/error.hpp"
 #include "core/process.hpp"
 #include "core/text.hpp"
@@ -26,7 +27,8 @@ namespace {
 
 constexpr auto guard_name = "llamesh-guard";
 constexpr int max_ranks_per_node = 1 << 16;
-/// Arguments: the job's id, its restart count, its batch node, and a command to run on each node.
+/// Arguments: the job's id, its restart count, its batch node, and a command to run on each node
+/// with the argument after it.
 constexpr auto guard_script = R"sh(
 trap '' USR2
 exec >/dev/null 2>&1
@@ -38,7 +40,7 @@ while sleep 10; do
   nodes=$(scontrol show hostnames "$list") || continue
   echo "$nodes" | grep -qx "$3" && continue
   echo "$nodes" | xargs -P 32 -I@ \
-    timeout -k 1 15 srun --mpi=none --overlap --nodes=1 --ntasks=1 --nodelist=@ sh -c "$4"
+    timeout -k 1 15 srun --mpi=none --overlap --nodes=1 --ntasks=1 --nodelist=@ sh -c "$4" sh "$5"
   scontrol requeue "$1"
 done
 )sh";
@@ -217,7 +219,7 @@ void SlurmJob::clean_up() const {
   nodes.insert(nodes.end(), silent.begin(), silent.end());  // they may answer in time
   on_each(nodes, [this, &nodes = nodes](std::size_t i) {
     auto words = launch_on(nodes[i]);
-    words.insert(words.end(), {"sh", "-c", clean_up_});
+    words.insert(words.end(), {"sh", "-c", clean_up_, "sh", checkpoint::job_name()});
     ask(words);
   });
 }
@@ -254,8 +256,9 @@ void SlurmJob::requeue(const std::vector<std::string>& excluded) const {
 std::vector<std::string> SlurmJob::guard_command(const std::string& node) const {
   auto command = launch_on(node);
   command.push_back(std::string("--job-name=") + guard_name);
-  for (const auto& word : {std::string("sh"), std::string("-c"), std::string(guard_script),
-                           std::string("sh"), id_, restarts_, nodes_.front(), clean_up_})
+  for (const auto& word :
+       {std::string("sh"), std::string("-c"), std::string(guard_script), std::string("sh"), id_,
+        restarts_, nodes_.front(), clean_up_, checkpoint::job_name()})
     command.push_back(word);
   return command;
 }

@@ -19,8 +19,8 @@ struct JobNodes {
 class SlurmJob {
  public:
   /// `launcher` is srun, with the options that every launch needs (--mpi); `clean_up` is a shell
-  /// command that removes what the run has left in a node's memory. Throws (exit 78) outside a
-  /// Slurm job.
+  /// command that removes what the job $1 (checkpoint::job_name()) has left in a node's memory.
+  /// Throws (exit 78) outside a Slurm job.
   SlurmJob(std::vector<std::string> launcher, std::string clean_up);
 
   /// Returns the nodes that the job was given, spares included.

@@ -30,7 +30,6 @@
 #include "core/file.hpp"
 #include "core/log.hpp"
 #include "core/process.hpp"
-#include "core/text.hpp"
 #include "train/job/deadline.hpp"
 #include "train/job/run_folder.hpp"
 
@@ -75,8 +74,7 @@ class Supervisor {
   explicit Supervisor(const SuperviseArguments& arguments)
       : arguments_(arguments),
         folder_(arguments.run),
-        job_(launcher_of(arguments.command),
-             "rm -rf " + shell_word(checkpoint::memory_folder_prefix(folder_)) + "*"),
+        job_(launcher_of(arguments.command), checkpoint::removal_command(folder_)),
         bad_nodes_(folder_),
         guard_(job_) {
     const auto given = job_.nodes().size();

@@ -25,9 +25,9 @@ std::uint64_t broadcast_identity(const comm::Communicator& world,
   return from_hex(comm::on_rank_0(world, [&] { return to_hex(make()); }));
 }
 
-/// Removes the files in a node's folder that belong to no kept image.
+/// Removes the files in a node's folder that belong to no kept image, except the owner's mark.
 void remove_others(const fs::path& folder, const std::vector<KeptImage>& kept, int node) {
-  std::set<std::string> names;
+  std::set<std::string> names{owner_mark()};
   for (const auto& image : kept)
     for (int slot = 0; image.node == node && slot < images_per_key; ++slot)
       names.insert(image_name(image.key, slot));

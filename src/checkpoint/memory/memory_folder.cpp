@@ -1,5 +1,6 @@
 #include "checkpoint/memory/memory_folder.hpp"
 
+#include <fcntl.h>
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,15 +11,34 @@
 #include <random>
 
 #include "checkpoint/format.hpp"
+#include "checkpoint/lease.hpp"
 #include "checkpoint/memory/memory_image.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "core/hash.hpp"
 #include "core/philox.hpp"
+#include "core/text.hpp"
 
 namespace llamesh::checkpoint {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view mark_prefix = "job-";
+
+/// Marks a folder as this job's, and no longer as an earlier one's.
+void take_ownership(const fs::path& folder) {
+  std::error_code ignored;
+  for (const auto& file : files_in(folder))
+    if (const auto name = file.filename().string();
+        name.starts_with(mark_prefix) && name != owner_mark())
+      fs::remove(file, ignored);
+  Descriptor::to_write(folder / owner_mark(), O_WRONLY | O_CREAT);
+  fs::permissions(folder / owner_mark(), fs::perms::owner_read | fs::perms::owner_write);
+}
+
+}  // namespace
 
 std::string memory_folder_prefix(const fs::path& run_folder) {
   std::error_code ignored;
@@ -53,6 +73,15 @@ void remove_memory_folders(const std::string& prefix, const std::set<fs::path>& 
       fs::remove_all(folder, ignored);
 }
 
+std::string removal_command(const fs::path& run_folder) {
+  return fmt::format(R"(for mark in {}*/{}"$1"; do rm -rf "${{mark%/*}}"; done)",
+                     shell_word(memory_folder_prefix(run_folder)), mark_prefix);
+}
+
+std::string owner_mark() {
+  return fmt::format("{}{}", mark_prefix, job_name());
+}
+
 void make_memory_folder(const fs::path& folder) {
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
     fail(ExitCode::bad_input, "cannot create the folder {} for memory checkpoints: {}",
@@ -63,6 +92,7 @@ void make_memory_folder(const fs::path& folder) {
            "{} is not a folder that only this user can enter, which memory checkpoints need; "
            "remove it",
            folder.string());
+  take_ownership(folder);
 }
 
 std::string image_name(const ImageKey& key, int slot) {

@@ -24,8 +24,14 @@ std::string memory_node_name(const comm::Topology& topology, int node);
 void remove_memory_folders(const std::string& prefix,
                            const std::set<std::filesystem::path>& kept = {});
 
-/// Creates a folder that only this user can enter. Throws a user error if something else has its
-/// name.
+/// Returns a shell command that removes the run's folders on the host where it runs if they belong
+/// to the job $1 (job_name()). Another job may have taken the run over, on nodes that both have.
+std::string removal_command(const std::filesystem::path& run_folder);
+
+/// Returns the name of the empty file that marks a folder as this job's.
+std::string owner_mark();
+/// Creates a folder that only this user can enter, and makes it this job's. Throws a user error if
+/// something else has its name.
 void make_memory_folder(const std::filesystem::path& folder);
 
 /// Lists what is in a folder; nothing if it cannot be read.
