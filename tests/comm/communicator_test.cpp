@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <stdexcept>
@@ -9,6 +10,7 @@
 #include "comm/mesh/communicator.hpp"
 #include "comm/mesh/mpi.hpp"
 #include "comm/mesh/session.hpp"
+#include "comm/transports/backoff.hpp"
 #include "comm/transports/exchange.hpp"
 #include "support.hpp"
 
@@ -53,6 +55,20 @@ TEST(Backoff, YieldsInARowSleep) {
   EXPECT_GT(sleeps() - before, 100);
 }
 
+/// While one thread ends the process, another may be the last to leave it.
+TEST(Backoff, ThrowsTheCodeWithWhichTheProcessEnds) {
+  const auto end = [] {
+    stop_waiting(ExitCode::stopped_early);
+    stop_waiting(ExitCode::internal_error);
+    try {
+      Backoff().pause();
+    } catch (const PeerFailure& failure) {
+      _exit(static_cast<int>(failure.code()));
+    }
+  };
+  EXPECT_EXIT(end(), testing::ExitedWithCode(75), "");
+}
+
 TEST(Communicator, FailuresOfMpiAreThrownWithItsText) {
   int value = 0;
   try {
@@ -62,6 +78,9 @@ TEST(Communicator, FailuresOfMpiAreThrownWithItsText) {
     EXPECT_NE(std::string(error.what()).find(error_text(MPI_ERR_RANK)), std::string::npos)
         << error.what();
     EXPECT_NE(std::string(error.what()).find("a send to nobody"), std::string::npos);
+    const bool has_peers = world().size() > 1;  // of which one may be lost
+    EXPECT_EQ(error.code(), has_peers ? ExitCode::stopped_early : ExitCode::internal_error);
+    EXPECT_EQ(dynamic_cast<const MpiFailure*>(&error) != nullptr, has_peers);
   }
 }
 

@@ -8,6 +8,8 @@
 //   lost     its node loses its memory checkpoints and the rank dies just before it sends the
 //            partner copies of memory checkpoint STEP (1: the first)
 //   vanished its node loses its memory checkpoints while a start receives images from other nodes
+//   unsent   from this step on, its sends of 4 KiB and more fail, as MPI reports for a peer that is
+//            gone. Before that, rank NUMBER stops itself (SIGSTOP) if that is another one
 //   held     it waits before the passes of the first step from STEP on, if the file LLAMESH_HOLD
 //            exists by then, until that file is removed; NUMBER means nothing
 // It writes the fault's time (nanoseconds since 1970) to the file LLAMESH_FAULT_AT.
@@ -20,6 +22,7 @@
 // however long it is held. It is held once: a later start finds no file. Runs that share a file
 // system need files of their own.
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <chrono>
 #include <csignal>
@@ -37,6 +40,7 @@
 #include "checkpoint/memory/memory_folder.hpp"
 #include "comm/diagnosis/watchdog.hpp"
 #include "comm/mesh/device_mesh.hpp"
+#include "comm/mesh/mpi.hpp"
 #include "comm/transports/messages.hpp"
 #include "core/error.hpp"
 #include "core/process.hpp"
@@ -61,7 +65,7 @@ Fault asked() {
   std::istringstream words(text == nullptr ? "" : text);
   words >> fault.kind >> fault.rank >> fault.step >> fault.number;
   if (text == nullptr) return fault;
-  const auto kinds = {"flipped", "nan", "another", "wrong", "lost", "vanished", "held"};
+  const auto kinds = {"flipped", "nan", "another", "wrong", "lost", "unsent", "vanished", "held"};
   expects(words && std::ranges::find(kinds, fault.kind) != kinds.end(),
           "LLAMESH_FAULT is no fault");
   return fault;
@@ -71,6 +75,7 @@ const Trainer* trainer_of_run = nullptr;
 comm::DeviceMesh* mesh_of_run = nullptr;
 comm::Watchdog* watchdog_of_run = nullptr;
 bool next_gradient_is_wrong = false;
+std::atomic<bool> sends_fail = false;
 
 void note_time() {
   const char* file = std::getenv("LLAMESH_FAULT_AT");
@@ -129,6 +134,21 @@ void call_collective(bool differs, std::uint64_t number) {
   }
 }
 
+/// Makes this rank's sends fail. If another rank is to stop, it does so first.
+void lose_peer(const Fault& fault) {
+  const int rank = mesh_of_run->rank();
+  const auto stopped = static_cast<int>(fault.number);
+  const std::filesystem::path sign = "stopped-rank";
+  if (rank == stopped && rank != fault.rank) {
+    std::ofstream(sign.string());
+    std::raise(SIGSTOP);
+  }
+  if (rank != fault.rank) return;
+  while (rank != stopped && !std::filesystem::exists(sign))
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  sends_fail = true;
+}
+
 /// Waits while the file LLAMESH_HOLD exists, and says by another file that it does.
 void hold() {
   const char* name = std::getenv("LLAMESH_HOLD");
@@ -161,6 +181,7 @@ void inject(const Trainer& trainer) {
     return;
   }
   if (fault.kind == "another") return call_collective(here, fault.number);
+  if (fault.kind == "unsent") return lose_peer(fault);
   if (!here) return;
   if (fault.kind == "wrong")
     next_gradient_is_wrong = true;
@@ -218,6 +239,19 @@ void real_begin(comm::Watchdog* self, comm::Activity activity, std::int64_t step
 void wrapped_begin(comm::Watchdog* self, comm::Activity activity, std::int64_t step,
                    std::chrono::seconds of_the_first,
                    std::chrono::seconds at_least) __asm__("__wrap_" WATCHDOG_BEGIN);
+
+extern "C" {
+// NOLINTBEGIN(bugprone-reserved-identifier): the linker's names
+int __real_MPI_Isend(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
+                     MPI_Request* request);
+int __wrap_MPI_Isend(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
+                     MPI_Request* request) {
+  constexpr int least_bytes = 4096;
+  if (sends_fail && type == MPI_BYTE && count >= least_bytes) return MPI_ERR_INTERN;
+  return __real_MPI_Isend(data, count, type, to, tag, comm, request);
+}
+// NOLINTEND(bugprone-reserved-identifier)
+}
 
 void wrapped_trainer(Trainer* self, const comm::Communicator& world, const train::Setup& setup,
                      comm::DeviceMesh& mesh) {

@@ -652,6 +652,27 @@ vanished_in_start() {
   grep -q "memory checkpoints are not used: the memory checkpoint of step 4 in .* has disappeared" err ||
     bad "it does not say what has become of step 4"
 }
+# MPI fails on rank 1, and no rank is found to be lost: the run may be started again.
+failing_send() {
+  goes_wrong_by_mpi 1
+  expect_line "rank 1 on $(hostname): MPI failed in a send on rank 1 ($(hostname)): MPI_ERR_INTERN" "start the run again"
+  expect_state stopped 75 "MPI failed in a send on rank 1"
+  grep -q '"kind": "error"' runs/tiny/failure.json || bad "failure.json: $(cat runs/tiny/failure.json)"
+}
+# The same, because rank 3 is gone: the verdict names it, and not rank 1.
+lost_behind_a_failing_send() {
+  goes_wrong_by_mpi 3
+  expect_line "rank 3 on $(hostname)" "no heartbeat"
+  expect_state stopped 75 "rank 3 on $(hostname)"
+  grep -q '"kind": "lost"' runs/tiny/failure.json && grep -q '"rank": 3,' runs/tiny/failure.json ||
+    bad "failure.json: $(cat runs/tiny/failure.json)"
+}
+# goes_wrong_by_mpi RANK: this rank is stopped in step 3, if it is not rank 1, whose sends fail then.
+goes_wrong_by_mpi() {
+  LLAMESH_FAULT="unsent 1 3 $1" launch 4 train $tiny log.every_steps=1000 sharding.strategy=full_shard mesh.ranks_per_node=1
+  expect_end 75
+}
+
 # It is asked for another collective, for one more, for one less: within a node and between nodes.
 another_collective() {
   local number

@@ -12,7 +12,7 @@ namespace llamesh::comm {
 
 /// Questions from one rank's watchdog to another's, and the answers. Both types are plain structs
 /// with an `std::int64_t number` that pairs them. Sending never blocks: if a rank cannot be
-/// reached, its question stays pending. One thread at a time, the one that uses `group`.
+/// reached, its question gets no answer. One thread at a time, the one that uses `group`.
 template <class Question, class Answer>
 class Questions {
  public:
@@ -25,7 +25,7 @@ class Questions {
     unanswered_.insert(question.number);
     auto& message = sending_.emplace_back();
     message.question = question;
-    send(message, message.question, rank, tag_);
+    if (!send(message, message.question, rank, tag_)) unanswered_.erase(question.number);
     return question.number;
   }
 
@@ -45,8 +45,7 @@ class Questions {
     });
     std::erase_if(sending_, [](Sending& message) {
       int done = 0;
-      check(MPI_Test(&message.request, &done, MPI_STATUS_IGNORE), "a watchdog's question");
-      return done != 0;
+      return !succeeded(MPI_Test(&message.request, &done, MPI_STATUS_IGNORE), name) || done != 0;
     });
   }
 
@@ -73,16 +72,22 @@ class Questions {
   }
 
  private:
+  static constexpr auto name = "a watchdog's question";
+
   struct Sending {
     Question question;
     Answer answer;
     MPI_Request request = MPI_REQUEST_NULL;
   };
 
+  /// Returns false if the rank cannot be reached.
   template <class Message>
-  void send(Sending& kept, const Message& message, int rank, int tag) {
-    check(MPI_Isend(&message, sizeof(Message), MPI_BYTE, rank, tag, native(group_), &kept.request),
-          "a watchdog's question");
+  bool send(Sending& kept, const Message& message, int rank, int tag) {
+    const bool sent = succeeded(
+        MPI_Isend(&message, sizeof(Message), MPI_BYTE, rank, tag, native(group_), &kept.request),
+        name);
+    if (!sent) kept.request = MPI_REQUEST_NULL;
+    return sent;
   }
 
   template <class Message, class Handle>
@@ -90,13 +95,14 @@ class Questions {
     for (;;) {
       int arrived = 0;
       MPI_Status status;
-      check(MPI_Iprobe(MPI_ANY_SOURCE, tag, native(group_), &arrived, &status),
-            "a watchdog's question");
-      if (arrived == 0) return;
+      if (!succeeded(MPI_Iprobe(MPI_ANY_SOURCE, tag, native(group_), &arrived, &status), name) ||
+          arrived == 0)
+        return;
       Message message;
-      check(MPI_Recv(&message, sizeof(Message), MPI_BYTE, status.MPI_SOURCE, tag, native(group_),
-                     MPI_STATUS_IGNORE),
-            "a watchdog's question");
+      if (!succeeded(MPI_Recv(&message, sizeof(Message), MPI_BYTE, status.MPI_SOURCE, tag,
+                              native(group_), MPI_STATUS_IGNORE),
+                     name))
+        return;
       handle(status.MPI_SOURCE, message);
     }
   }

@@ -113,7 +113,7 @@ struct Watchdog::Watch {
   void run(const std::stop_token& stop) {
     try {
       poll_until(stop);
-    } catch (const std::exception& failed) {  // an MPI error: other threads will meet it too
+    } catch (const std::exception& failed) {
       spdlog::warn("the watchdog has stopped: {}", failed.what());
     }
   }
@@ -186,47 +186,68 @@ struct Watchdog::Watch {
 
   void send_heartbeat() {
     if (group.size() == 1) return;
-    int done = 1;
-    if (sending != MPI_REQUEST_NULL)
-      check(MPI_Test(&sending, &done, MPI_STATUS_IGNORE), "a heartbeat");
-    if (done == 0) return;  // the next rank receives nothing: the rank after it will report that
-    outgoing = now_doing();
-    check(MPI_Isend(&outgoing, 2, MPI_INT64_T, next, 0, native(group), &sending), "a heartbeat");
+    if (!is_sent("a heartbeat")) return;  // the next rank is silent to the rank after it, too
+    send(now_doing(), "a heartbeat");
+  }
+
+  void send(const Heartbeat& heartbeat, const char* what) {
+    outgoing = heartbeat;
+    if (!succeeded(MPI_Isend(&outgoing, 2, MPI_INT64_T, next, 0, native(group), &sending), what))
+      sending = MPI_REQUEST_NULL;
+  }
+
+  /// Returns true if nothing is being sent.
+  bool is_sent(const char* what) {
+    int done = 0;
+    if (!succeeded(MPI_Test(&sending, &done, MPI_STATUS_IGNORE), what)) {
+      sending = MPI_REQUEST_NULL;
+      return true;
+    }
+    return done != 0;
   }
 
   void forward_alarm() {
     const auto delivered = [&] {
-      int done = 0;
-      for (int tries = 0; done == 0 && tries < 200; ++tries) {
-        check(MPI_Test(&sending, &done, MPI_STATUS_IGNORE), "an alarm");
-        if (done == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      bool done = is_sent("an alarm");
+      for (int tries = 0; !done && tries < 200; ++tries) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        done = is_sent("an alarm");
       }
-      return done != 0;
+      return done;
     };
     if (group.size() == 1) return;
     if (!delivered()) {
       spdlog::warn("the alarm has not reached rank {}", next);
       return;
     }
-    outgoing = {Heartbeat::alarm, 0};
-    check(MPI_Isend(&outgoing, 2, MPI_INT64_T, next, 0, native(group), &sending), "an alarm");
+    send({Heartbeat::alarm, 0}, "an alarm");
     delivered();
+  }
+
+  /// Returns true if the previous rank sends heartbeats: it has not said goodbye.
+  bool expects_heartbeats() const {
+    return group.size() > 1 && last_heartbeat.activity != Heartbeat::goodbye;
   }
 
   void post_receive() {
     if (group.size() == 1) return;
-    check(MPI_Irecv(&incoming, 2, MPI_INT64_T, previous, 0, native(group), &receiving),
-          "a heartbeat");
+    if (!succeeded(MPI_Irecv(&incoming, 2, MPI_INT64_T, previous, 0, native(group), &receiving),
+                   "a heartbeat"))
+      receiving = MPI_REQUEST_NULL;
   }
 
   void receive_heartbeats() {
+    if (receiving == MPI_REQUEST_NULL && expects_heartbeats()) post_receive();
     while (receiving != MPI_REQUEST_NULL) {
       int done = 0;
-      check(MPI_Test(&receiving, &done, MPI_STATUS_IGNORE), "a heartbeat");
+      if (!succeeded(MPI_Test(&receiving, &done, MPI_STATUS_IGNORE), "a heartbeat")) {
+        receiving = MPI_REQUEST_NULL;  // posted again at the next interval
+        return;
+      }
       if (done == 0) return;
       last_heartbeat = incoming;
       heard = last_received = Clock::now();
-      if (last_heartbeat.activity != Heartbeat::goodbye) post_receive();
+      if (expects_heartbeats()) post_receive();
       if (last_heartbeat.activity == Heartbeat::alarm) return;
     }
   }
@@ -244,7 +265,7 @@ struct Watchdog::Watch {
 
   /// The previous rank's silence so far.
   Clock::duration silent_for() const {
-    return receiving == MPI_REQUEST_NULL ? Clock::duration::zero() : last_poll - last_received;
+    return expects_heartbeats() ? last_poll - last_received : Clock::duration::zero();
   }
 
   HostSurvey::SilentRank silent_rank() const {
@@ -342,6 +363,11 @@ void Watchdog::begin(Activity activity, std::int64_t step, std::chrono::seconds 
 
 void Watchdog::progress() {
   watch_->progress();
+}
+
+void Watchdog::await_verdict() const {
+  // A rank outside the majority reports after the silence and a sixth of it (HostSurvey).
+  std::this_thread::sleep_for(watch_->limits.silence * 3 / 2);
 }
 
 void Watchdog::set_alarm(Alarm alarm) {

@@ -100,6 +100,9 @@ class Watchdog {
              std::chrono::seconds at_least = {});
   /// Records progress within the activity, such as a micro-batch in a step.
   void progress();
+  /// Waits as long as the watchdogs take to find a lost rank; the alarm then ends the process. Call
+  /// it after an MpiFailure. Returns if nobody is found to be at fault.
+  void await_verdict() const;
   /// Replaces the callback.
   void set_alarm(Alarm alarm);
 

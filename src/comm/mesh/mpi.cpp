@@ -1,12 +1,15 @@
 #include "comm/mesh/mpi.hpp"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <exception>
 #include <string>
 
+#include "comm/mesh/session.hpp"
 #include "comm/transports/backoff.hpp"
 #include "core/error.hpp"
 #include "core/process.hpp"
@@ -27,9 +30,18 @@ void check(int code, std::string_view doing, const std::source_location& where) 
   std::string_view file = where.file_name();
   if (const auto at = file.rfind("src/"); at != std::string_view::npos) file.remove_prefix(at);
   const auto& self = this_process();
-  throw Error(ExitCode::internal_error,
-              fmt::format("MPI failed in {} on rank {} ({}): {} ({}:{})", doing, self.rank,
-                          self.host, error_text(code), file, where.line()));
+  const auto text = fmt::format("MPI failed in {} on rank {} ({}): {} ({}:{})", doing, self.rank,
+                                self.host, error_text(code), file, where.line());
+  if (self.world_size == 1) throw Error(ExitCode::internal_error, text);
+  throw MpiFailure(text + "; another rank may be lost: start the run again");
+}
+
+bool succeeded(int code, std::string_view doing) {
+  if (code == MPI_SUCCESS) return true;
+  static std::atomic<bool> warned = false;
+  if (!warned.exchange(true))
+    spdlog::warn("the watchdog goes on although MPI failed in {}: {}", doing, error_text(code));
+  return false;
 }
 
 void wait(MPI_Request& request, std::string_view doing) {

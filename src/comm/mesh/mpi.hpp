@@ -16,9 +16,14 @@ namespace llamesh::comm {
 /// Returns MPI's text for an error.
 std::string error_text(int code);
 
-/// Throws if an MPI call failed: the operation, MPI_Error_string, rank, file and line.
+/// Throws if an MPI call failed: the operation, MPI_Error_string, rank, file and line. An
+/// MpiFailure (comm/mesh/session.hpp) if there are other ranks, else an internal error.
 void check(int code, std::string_view doing,
            const std::source_location& where = std::source_location::current());
+
+/// Returns true if an MPI call succeeded, else warns once per process. For the watchdog, which goes
+/// on after failing calls: it looks for ranks that cannot be reached.
+bool succeeded(int code, std::string_view doing);
 
 /// Completes the request without holding the core: polls, yields, then sleeps between polls.
 void wait(MPI_Request& request, std::string_view doing);

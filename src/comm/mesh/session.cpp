@@ -117,7 +117,7 @@ void end_process_soon(ExitCode code) {
 }
 
 void abort_job(ExitCode code) {
-  stop_waiting();
+  stop_waiting(code);
   std::fflush(nullptr);
   end_process_soon(code);  // the launcher is asked to end the ranks, and may itself be gone
   // During MPI_Init PMIx is already initialized.

@@ -35,6 +35,14 @@ class PeerFailure : public Error {
   explicit PeerFailure(ExitCode code) : Error(code, "another rank failed") {}
 };
 
+/// Error from an MPI call of a rank that has peers. MPI's codes do not tell a lost peer from a
+/// fault of its own, so the run counts as stopped early and is started again, unless the watchdogs
+/// find another cause (Watchdog::await_verdict()).
+class MpiFailure : public Error {
+ public:
+  explicit MpiFailure(const std::string& what) : Error(ExitCode::stopped_early, what) {}
+};
+
 /// Ends the whole job at once with this exit code: by PMIx_Abort if MPI uses PMIx, which prints
 /// nothing, else by MPI_Abort; by exit if there is a single process or MPI is not initialized.
 [[noreturn]] void abort_job(ExitCode code);

@@ -18,7 +18,8 @@ using std::chrono::nanoseconds;
 
 constexpr int yields_before_sleep = 256;
 
-std::atomic<bool> stopped{false};
+constexpr int not_stopped = -1;
+std::atomic<int> stop_code{not_stopped};
 
 /// Returns the sleep between polls after waiting this long: 1/64 of the wait, at most 1 ms.
 nanoseconds sleep_after(Clock::duration waited) {
@@ -27,12 +28,14 @@ nanoseconds sleep_after(Clock::duration waited) {
 
 }  // namespace
 
-void stop_waiting() noexcept {
-  stopped.store(true);
+void stop_waiting(ExitCode code) noexcept {
+  int expected = not_stopped;
+  stop_code.compare_exchange_strong(expected, static_cast<int>(code));
 }
 
 void throw_if_stopped() {
-  if (stopped.load(std::memory_order_relaxed)) throw PeerFailure(ExitCode::internal_error);
+  const int code = stop_code.load(std::memory_order_relaxed);
+  if (code != not_stopped) throw PeerFailure(static_cast<ExitCode>(code));
 }
 
 void Backoff::pause() {

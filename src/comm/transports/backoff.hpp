@@ -2,6 +2,8 @@
 
 #include <chrono>
 
+#include "core/error.hpp"
+
 namespace llamesh::comm {
 
 /// Backoff for polling other ranks without taking the core from computing ones. It yields at first,
@@ -20,12 +22,14 @@ class Backoff {
   std::chrono::steady_clock::time_point since_;  ///< time of the first pause
 };
 
-/// Makes every wait for other ranks in this process throw from now on. Called when an exception
-/// tears the process down: peers will not arrive any more, and the worker threads must be joined
-/// before the error can be printed and the job ended.
-void stop_waiting() noexcept;
+/// Makes every wait for other ranks in this process throw PeerFailure with this code from now on;
+/// the first call's code counts. Called when an exception tears the process down: peers will not
+/// arrive any more, and the worker threads must be joined before the error can be printed and the
+/// job ended. Also called when another thread ends the job: whichever thread is last, the exit code
+/// is the same.
+void stop_waiting(ExitCode code = ExitCode::internal_error) noexcept;
 
-/// Throws PeerFailure if stop_waiting() was called.
+/// Throws if stop_waiting() was called.
 void throw_if_stopped();
 
 }  // namespace llamesh::comm
