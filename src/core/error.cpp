@@ -50,15 +50,27 @@ void print_error(const std::string& text) noexcept {
 
 namespace detail {
 
-void throw_user_error(ExitCode code, std::string text) {
-  // Messages quote files and the command line, so replace line ends, show terminal escape sequences
-  // and shorten long text.
+namespace {
+
+/// Replaces line ends, shows terminal escape sequences and shortens long text: messages quote files
+/// and the command line.
+std::string one_line(std::string text) {
   constexpr std::size_t longest = 4000;
   std::ranges::replace_if(
       text, [](char c) { return c == '\n' || c == '\r' || c == '\t'; }, ' ');
   text = printable(text);
   if (text.size() > longest) text.replace(longest / 2, text.size() - longest, " [...] ");
-  throw Error(code, text);
+  return text;
+}
+
+}  // namespace
+
+void throw_user_error(ExitCode code, std::string text) {
+  throw Error(code, one_line(std::move(text)));
+}
+
+void throw_unfit_host(std::string text) {
+  throw UnfitHost(ExitCode::bad_input, one_line(std::move(text)));
 }
 
 void throw_bug(const std::source_location& where, std::string text) {

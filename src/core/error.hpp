@@ -31,6 +31,13 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
+/// Error because this host lacks something that other hosts may have, for example room in /dev/shm:
+/// `llamesh supervise` takes another node instead.
+class UnfitHost : public Error {
+ public:
+  using Error::Error;
+};
+
 /// Converts any exception to an Error. An Error is returned unchanged. A system error about a path
 /// is bad input, or an I/O failure if the disk is at fault; so is a write error. Running out of
 /// memory or threads is bad input. Anything else is a bug.
@@ -55,6 +62,7 @@ struct Message {
 
 namespace detail {
 [[noreturn]] void throw_user_error(ExitCode code, std::string text);
+[[noreturn]] void throw_unfit_host(std::string text);
 [[noreturn]] void throw_bug(const std::source_location& where, std::string text);
 }  // namespace detail
 
@@ -65,6 +73,12 @@ void validate(bool ok, Message<std::type_identity_t<Args>...> message, Args&&...
   if (!ok)
     detail::throw_user_error(ExitCode::bad_input,
                              fmt::format(message.text, std::forward<Args>(args)...));
+}
+
+/// Throws UnfitHost (exit 78) unless `ok`.
+template <class... Args>
+void validate_host(bool ok, Message<std::type_identity_t<Args>...> message, Args&&... args) {
+  if (!ok) detail::throw_unfit_host(fmt::format(message.text, std::forward<Args>(args)...));
 }
 
 /// Throws a user error with the given exit code.

@@ -62,18 +62,22 @@ MemoryCheckpointRoom memory_checkpoint_room(const train::Setup& setup,
 void check_memory_checkpoints(const train::PlannedMemory& planned,
                               const MemoryCheckpointRoom& room) {
   const auto needed = planned.memory_checkpoints;
-  const auto check = [&](std::int64_t available, const std::string& why) {
-    validate(needed <= available,
-             "memory checkpoints need {} bytes on {}, {} of them for partner copies, but {}; {}",
-             needed, room.host, planned.partner_copies, why, advice(planned, available));
-  };
   if (needed == 0) return;
-  if (room.limit > 0) check(room.limit, fmt::format("checkpoint.memory.limit is {}", room.limit));
-  check(room.shared_memory,
-        fmt::format("/dev/shm has {} there (mount -o remount,size=... enlarges it)",
-                    room.shared_memory));
-  check(room.left_by_steps,
-        fmt::format("its ranks leave {} of the job's memory there", room.left_by_steps));
+  const auto problem = [&](std::int64_t available, const std::string& why) {
+    return fmt::format(
+        "memory checkpoints need {} bytes on {}, {} of them for partner copies, but {}; {}", needed,
+        room.host, planned.partner_copies, why, advice(planned, available));
+  };
+  const auto check_host = [&](std::int64_t available, const std::string& why) {
+    validate_host(needed <= available, "{}", problem(available, why));
+  };
+  validate(room.limit == 0 || needed <= room.limit, "{}",
+           problem(room.limit, fmt::format("checkpoint.memory.limit is {}", room.limit)));
+  check_host(room.shared_memory,
+             fmt::format("/dev/shm has {} there (mount -o remount,size=... enlarges it)",
+                         room.shared_memory));
+  check_host(room.left_by_steps,
+             fmt::format("its ranks leave {} of the job's memory there", room.left_by_steps));
 }
 
 }  // namespace llamesh::plan

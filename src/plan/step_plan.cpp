@@ -349,17 +349,18 @@ void check_memory(const comm::Communicator& world, const train::Setup& setup) {
     const auto threads = std::max(1, setup.inputs.train.threads);
     const auto planned = plan_on_this_device(setup, world.rank(), threads);
     const auto limit = device_limit(setup, world.rank());
-    validate(planned.peak <= limit,
-             "a step takes {} bytes of a rank's memory at its peak ({}), but {} {}{}", planned.peak,
-             train::describe(planned.at_peak), where_limit_is_from(setup.inputs), limit,
-             device::memory_advice());
+    validate_host(planned.peak <= limit,
+                  "a step takes {} bytes of a rank's memory at its peak ({}), but {} {}{}",
+                  planned.peak, train::describe(planned.at_peak), where_limit_is_from(setup.inputs),
+                  limit, device::memory_advice());
     const auto of_host = host_limit(setup, world.rank());
     // On a CPU both share the same memory.
     const auto of_device = device::kind() == device::Kind::cpu ? planned.peak : 0;
-    validate(planned.on_host <= of_host - of_device,
-             "a rank keeps {} bytes in host memory (sharding.offload) beside {} of its device, but "
-             "its part of the host's memory is {}; use fewer ranks a node or more nodes",
-             planned.on_host, of_device, of_host);
+    validate_host(
+        planned.on_host <= of_host - of_device,
+        "a rank keeps {} bytes in host memory (sharding.offload) beside {} of its device, but "
+        "its part of the host's memory is {}; use fewer ranks a node or more nodes",
+        planned.on_host, of_device, of_host);
     if (setup.inputs.checkpoint.memory.enabled())
       check_memory_checkpoints(planned, memory_checkpoint_room(setup, planned, world.rank()));
     device::check_address_space(of_device + planned.on_host +

@@ -131,6 +131,19 @@ TEST(Agree, EveryRankLeavesByTheLowestFailure) {
   EXPECT_EQ(left.second, world().rank() == 0 ? "rank 0 fails" : "follows");
 }
 
+TEST(Agree, KeepsTheTypeOfAnError) {
+  const bool fails = world().rank() == world().size() - 1;
+  try {
+    agree(world(), [&] { validate_host(!fails, "/dev/shm is full"); });
+    ADD_FAILURE() << "no error";
+  } catch (const UnfitHost& error) {
+    EXPECT_TRUE(fails);
+    EXPECT_EQ(error.code(), ExitCode::bad_input);
+  } catch (const PeerFailure&) {
+    EXPECT_FALSE(fails);
+  }
+}
+
 TEST(Agree, AndGatherGivesWhatEachRankFound) {
   const auto found = agree_and_gather(
       world(), [] { return std::int64_t{10} * world().rank(); }, "a test");

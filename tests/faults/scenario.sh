@@ -126,9 +126,11 @@ little_address_space() {
 
 # The folder of the memory that ranks share is not there, as it may be in a container.
 no_shared_memory() {
-  OMPI_MCA_osc_sm_backing_directory=$work/absent launch 2 train $tiny
+  LLAMESH_STARTED_FILE=$work/started OMPI_MCA_osc_sm_backing_directory=$work/absent launch 2 train $tiny
   expect_end 78
   expect_line "MPI keeps the memory that the ranks of a node share in $work/absent, which cannot be written"
+  # For llamesh supervise.
+  [[ $(<started) == "unfit $(hostname) MPI keeps the memory"* ]] || bad "it announces '$(<started)'"
 }
 
 # It has room, but no inode for another file; HDF5 would fail to open a checkpoint, and not say why.

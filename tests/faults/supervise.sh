@@ -178,6 +178,27 @@ hosts_are_not_listed() {
   [[ ! -e run/bad_nodes.json ]] || bad "a node is blamed"
 }
 
+# node3, a spare, has too little shared memory, and so has node4.
+unfit_spares() {
+  given <<<'launch() { case $1 in
+    1) ends stopped 75 12 "rank 2 on node2 is silent" node2 ;;
+    [23]) echo "unfit ${2#*,}.cluster /dev/shm is full" >>"$LLAMESH_STARTED_FILE"; exit 78 ;;
+    *) finishes ;;
+  esac; }'
+  SLURM_JOB_NODELIST=node1,node2,node3,node4,node5
+  job_nodes=$SLURM_JOB_NODELIST supervise --spares 3
+  expect 0 "node1,node2 node1,node3 node1,node4 node1,node5" ""
+  logs "node3.cluster is left out: /dev/shm is full"
+  [[ $(grep -c '"host"' run/bad_nodes.json) == 1 ]] || bad "a node that did not fail is blamed: $(cat run/bad_nodes.json)"
+}
+
+# No other node can take its place.
+unfit_node_without_a_spare() {
+  given <<<'launch() { echo "unfit node3 /dev/shm is full" >>"$LLAMESH_STARTED_FILE"; exit 78; }'
+  supervise
+  expect 78 "node1,node2,node3" ""
+}
+
 # First Slurm does not know the culprit's name; then node1 reports that another rank is gone.
 nobody_to_blame() {
   given <<<'launch() { (($1 > 1)) || ends stopped 75 12 "gpu-02 is silent" gpu-02

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 
 #include "app/commands/commands.hpp"
 #include "app/program.hpp"
@@ -115,6 +116,14 @@ ExitCode train_and_report(const comm::Communicator& world, const train::Setup& s
   }
 }
 
+/// Tells the supervisor if this host cannot serve the run.
+void announcing_unfit_host(const std::function<void()>& work) try {
+  work();
+} catch (const UnfitHost& error) {
+  announce_unfit_host(error.what());
+  throw;
+}
+
 }  // namespace
 
 int train(const TrainArguments& arguments) {
@@ -141,12 +150,15 @@ int train(const TrainArguments& arguments) {
   if (world.rank() == 0)
     if (const auto whole = sharding::describe_whole(*setup.layout); !whole.empty())
       spdlog::warn("{}", whole);
-  plan::check_memory(world, setup);
+  announcing_unfit_host([&] { plan::check_memory(world, setup); });
 
   auto outcome = ExitCode::done;
   run_or_abort([&, &yaml = text] {
-    outcome = arguments.check ? train::preflight(world, setup, version_text())
-                              : train_and_report(world, setup, yaml, std::move(startup), watchdog);
+    announcing_unfit_host([&] {
+      outcome = arguments.check
+                    ? train::preflight(world, setup, version_text())
+                    : train_and_report(world, setup, yaml, std::move(startup), watchdog);
+    });
     // Rank 0 may write the report for a while: until it is here, the others send their heartbeats.
     watchdog.begin(comm::Activity::ending, 0);
     world.barrier("the end of the run");

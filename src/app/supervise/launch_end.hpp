@@ -12,6 +12,7 @@ namespace llamesh::app {
 struct LaunchEnd {
   enum class Kind {
     not_started,  ///< ended before it wrote state.json: nothing is known
+    unfit,        ///< a host cannot serve the run
     elsewhere,    ///< llamesh ran well, but not in this run folder
     asked,        ///< done, or asked to stop: by a signal, the walltime, a halt file
     failed        ///< a rank reported a failure, or all ranks were killed

@@ -6,9 +6,12 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <sstream>
 
 #include "core/error.hpp"
 #include "core/file.hpp"
+#include "core/process.hpp"
+#include "core/text.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -26,6 +29,7 @@ constexpr auto grace_after_failure = 8s;
 constexpr std::chrono::seconds least_grace_after_end = 90s;
 constexpr auto time_for_report = 30s;
 constexpr auto started_file_variable = "LLAMESH_STARTED_FILE";
+constexpr std::string_view unfit = "unfit ";
 
 void announce(std::string_view text) {
   const char* file = std::getenv(started_file_variable);
@@ -45,6 +49,10 @@ void announce_start() {
 
 void announce_end() {
   announce("ended\n");
+}
+
+void announce_unfit_host(const std::string& reason) {
+  announce(fmt::format("{}{} {}\n", unfit, this_process().host, reason));
 }
 
 LaunchWatch::LaunchWatch(const fs::path& run_folder, const LaunchRecord& record,
@@ -69,10 +77,30 @@ bool LaunchWatch::has_started() {
   return has_started_;
 }
 
+/// Returns what the ranks have announced; "" if nothing can be read.
+std::string LaunchWatch::announced() const {
+  std::error_code ignored;
+  if (!fs::is_regular_file(started_file_, ignored)) return "";
+  try {
+    return read_file(started_file_, 1 << 16);
+  } catch (const Error&) {
+    return "";
+  }
+}
+
 bool LaunchWatch::has_ended() const {
-  std::error_code error;
-  const auto bytes = fs::file_size(started_file_, error);
-  return !error && bytes > 0;
+  return !announced().empty();
+}
+
+std::optional<LaunchWatch::Unfit> LaunchWatch::unfit_host() const {
+  std::istringstream lines(announced());
+  for (std::string line; std::getline(lines, line);) {
+    const auto host_end = line.find(' ', unfit.size());
+    if (!line.starts_with(unfit) || host_end == line.npos) continue;
+    return Unfit{line.substr(unfit.size(), host_end - unfit.size()),
+                 printable(line.substr(host_end + 1))};
+  }
+  return {};
 }
 
 std::optional<std::string> LaunchWatch::waits_for_start() {

@@ -14,6 +14,8 @@ namespace llamesh::app {
 void announce_start();
 /// Tells it that the program has ended by itself, without an error. Call it on rank 0.
 void announce_end();
+/// Tells it that this host cannot serve the run, and why (UnfitHost).
+void announce_unfit_host(const std::string& reason);
 
 /// Detects that srun hangs: it waits for a program that does not start, or for tasks whose nodes
 /// cannot report that they have ended.
@@ -34,10 +36,18 @@ class LaunchWatch {
   bool has_started();
   /// Returns true once rank 0 has announced its end. srun may return 0 although ranks were killed.
   bool has_ended() const;
+  /// A host that cannot serve the run.
+  struct Unfit {
+    std::string host;
+    std::string reason;  ///< one line
+  };
+  /// Returns the host that has announced that it cannot serve, if one has.
+  std::optional<Unfit> unfit_host() const;
   /// Returns the reason to end srun now, or nothing if it may continue. Reads the run folder.
   std::optional<std::string> reason_to_end();
 
  private:
+  std::string announced() const;
   std::optional<std::string> waits_for_start();
 
   std::filesystem::path started_file_;

@@ -145,13 +145,13 @@ class Supervisor {
     say("{} is left out{}: {}", node, bad_nodes_.is_out(node) ? " for good" : "", reason);
   }
 
-  bool is_launchable(const std::string& node) const {
-    return std::ranges::find(unlaunchable_, node) == unlaunchable_.end();
+  bool is_usable(const std::string& node) const {
+    return std::ranges::find(unusable_, node) == unusable_.end();
   }
 
   Nodes usable_nodes() const {
     auto nodes = job_.living_nodes().usable;
-    std::erase_if(nodes, [this](const auto& node) { return !is_launchable(node); });
+    std::erase_if(nodes, [this](const auto& node) { return !is_usable(node); });
     return nodes;
   }
 
@@ -161,7 +161,7 @@ class Supervisor {
     // A busy node answers within seconds.
     const auto limit = comm::silence_limit(std::getenv) / 2;
     const auto is_healthy = [this](const auto& node) {
-      return is_launchable(node) && !bad_nodes_.has_failed(node);
+      return is_usable(node) && !bad_nodes_.has_failed(node);
     };
     const auto end = Clock::now() + limit;
     for (bool is_first = true; received_stop_signal() == 0; is_first = false) {
@@ -188,7 +188,7 @@ class Supervisor {
     const auto bad = job_.nodes_without_launch(doubtful);
     if (bad.empty()) return chosen;
     say("no program can be launched on {}, which failed before", fmt::join(bad, ", "));
-    unlaunchable_.insert(unlaunchable_.end(), bad.begin(), bad.end());
+    unusable_.insert(unusable_.end(), bad.begin(), bad.end());
     return choose_nodes();  // others, which may have failed before, too
   }
 
@@ -238,6 +238,11 @@ class Supervisor {
     auto end = record_->end(*srun.exit_code());
     if (end.kind == LaunchEnd::Kind::not_started && end.code == 0 && watch.has_ended())
       end.kind = LaunchEnd::Kind::elsewhere;
+    if (const auto unfit = watch.unfit_host())
+      end = {.kind = LaunchEnd::Kind::unfit,
+             .code = end.code,
+             .hosts = {unfit->host},
+             .reason = unfit->reason};
     return end;
   }
 
@@ -273,7 +278,9 @@ class Supervisor {
       return 1;
     }
     blame_for_earlier_failure();
-    const bool has_started = end.kind != LaunchEnd::Kind::not_started;
+    const bool is_unfit = end.kind == LaunchEnd::Kind::unfit;
+    if (is_unfit && replace(end.hosts.front(), end.reason)) return {};
+    const bool has_started = !is_unfit && end.kind != LaunchEnd::Kind::not_started;
     if (has_started) blamed_.emplace();
     const bool refused_smaller = end.code == 78 && nodes.size() < wanted_ && !has_started;
     if (refused_smaller) {
@@ -299,6 +306,18 @@ class Supervisor {
       if (!contains(*blamed_, host)) blame(host, earlier->reason);
   }
 
+  /// Leaves out a node that cannot serve the run, if another can take its place. It has not failed,
+  /// so other jobs may use it.
+  bool replace(const std::string& unfit, const std::string& reason) {
+    const auto is_unfit = [&](const auto& node) { return is_same_host(node, unfit); };
+    auto others = usable_nodes();
+    const bool was_usable = std::erase_if(others, is_unfit) > 0;
+    if (!was_usable || bad_nodes_.choose(others, max_nodes_).size() < max_nodes_) return false;
+    say("{} is left out: {}", unfit, reason);
+    std::ranges::copy_if(job_.nodes(), std::back_inserter(unusable_), is_unfit);
+    return true;
+  }
+
   std::optional<int> after_no_start(const LaunchEnd& end, const Nodes& nodes) {
     auto bad = job_.nodes_without_launch(nodes);
     auto others = usable_nodes();
@@ -312,7 +331,7 @@ class Supervisor {
     const bool last = fruitless_launches_ == pauses.size();
     if (!bad.empty() && (enough || last)) {
       for (const auto& node : bad) blame(node, "no program can be launched on it");
-      unlaunchable_.insert(unlaunchable_.end(), bad.begin(), bad.end());
+      unusable_.insert(unusable_.end(), bad.begin(), bad.end());
       fruitless_launches_ = 0;
       return {};
     }
@@ -365,7 +384,7 @@ class Supervisor {
   /// Ends, and requeues the job if the run shall continue.
   int finish(int code) {
     if (code == 0 || is_final(code) || halts() || !job_runs()) return code;
-    auto excluded = unlaunchable_;
+    auto excluded = unusable_;
     for (const auto& node : job_.nodes())
       if (bad_nodes_.is_out(node) && std::ranges::find(excluded, node) == excluded.end())
         excluded.push_back(node);
@@ -391,7 +410,7 @@ class Supervisor {
   SlurmJob job_;
   BadNodes bad_nodes_;
   std::optional<Nodes> blamed_;  ///< since the latest launch that started; empty: none has
-  Nodes unlaunchable_;           ///< since this job started
+  Nodes unusable_;               ///< in this job: cannot launch a program, or cannot serve the run
   std::size_t wanted_ = 0;       ///< nodes that the run asks for
   std::size_t max_nodes_ = 0;    ///< of the next launch: fewer if the run has refused that many
   std::optional<LaunchRecord> record_;

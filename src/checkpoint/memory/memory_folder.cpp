@@ -84,14 +84,14 @@ std::string owner_mark() {
 
 void make_memory_folder(const fs::path& folder) {
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
-    fail(ExitCode::bad_input, "cannot create the folder {} for memory checkpoints: {}",
-         folder.string(), std::strerror(errno));
+    validate_host(false, "cannot create the folder {} for memory checkpoints: {}", folder.string(),
+                  std::strerror(errno));
   struct stat status {};
-  validate(::lstat(folder.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
-               status.st_uid == ::geteuid() && (status.st_mode & 0777U) == 0700U,
-           "{} is not a folder that only this user can enter, which memory checkpoints need; "
-           "remove it",
-           folder.string());
+  validate_host(::lstat(folder.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
+                    status.st_uid == ::geteuid() && (status.st_mode & 0777U) == 0700U,
+                "{} is not a folder that only this user can enter, which memory checkpoints need; "
+                "remove it",
+                folder.string());
   take_ownership(folder);
 }
 

@@ -74,7 +74,7 @@ class ShardDownload {
 void take_memory(const Descriptor& file, std::int64_t bytes) {
   int error = EINTR;
   while (error == EINTR) error = ::posix_fallocate(file.get(), 0, bytes);
-  validate(
+  validate_host(
       error == 0,
       "no room for a memory checkpoint of {} bytes in {}: {}; enlarge /dev/shm (mount -o "
       "remount,size=...), use more nodes, or set checkpoint.memory.partner=off or every_steps=0",

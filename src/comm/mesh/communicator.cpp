@@ -225,6 +225,9 @@ std::vector<std::int64_t> agree_and_gather(const Communicator& group,
   } catch (const PeerFailure& failed) {
     mine = {failed.code(), true};
     error = std::current_exception();
+  } catch (const Error& own) {
+    mine = {own.code(), false};
+    error = std::current_exception();
   } catch (const std::exception& own) {
     const Error mapped = as_error(own);
     mine = {mapped.code(), false};

@@ -39,7 +39,7 @@ void validate_room(std::int64_t bytes, const char* advice) {
   struct statvfs room {};
   if (statvfs(backing_folder(), &room) != 0) return;
   const auto free = static_cast<std::int64_t>(room.f_bavail * room.f_frsize);
-  validate(
+  validate_host(
       bytes <= free,
       "the ranks of a node need {} bytes of shared memory and {} has {} free; enlarge it (mount "
       "-o remount,size=...), or {}",
@@ -60,17 +60,19 @@ void futex(std::atomic<std::uint32_t>& word, int operation, std::uint32_t value,
 
 void check_shared_memory() {
   const int error = access(backing_folder(), W_OK) == 0 ? 0 : errno;
-  validate(error == 0,
-           "MPI keeps the memory that the ranks of a node share in {}, which cannot be written: "
-           "{}; mount it for writing",
-           backing_folder(), std::strerror(error));
+  validate_host(
+      error == 0,
+      "MPI keeps the memory that the ranks of a node share in {}, which cannot be written: "
+      "{}; mount it for writing",
+      backing_folder(), std::strerror(error));
   struct statvfs room {};
   const bool full = statvfs(backing_folder(), &room) == 0 && room.f_files > 0 && room.f_favail == 0;
-  validate(!full,
-           "MPI keeps the memory that the ranks of a node share in {}, where all {} inodes are "
-           "taken; remove files that ended jobs have left there, or allow more (mount -o "
-           "remount,nr_inodes=...)",
-           backing_folder(), room.f_files);
+  validate_host(
+      !full,
+      "MPI keeps the memory that the ranks of a node share in {}, where all {} inodes are "
+      "taken; remove files that ended jobs have left there, or allow more (mount -o "
+      "remount,nr_inodes=...)",
+      backing_folder(), room.f_files);
 }
 
 struct SharedWindow::Handle {
