@@ -5,27 +5,28 @@
 #include <algorithm>
 #include <utility>
 
-#include "app/supervise/bad_nodes.hpp"
 #include "core/error.hpp"
 
 namespace llamesh::app {
 
 void Guard::place_on(const std::vector<std::string>& nodes) {
-  if (std::ranges::any_of(nodes, [this](const auto& node) { return is_same_host(node, node_); }))
-    return;
-  if (step_) job_.end_guard();
-  step_.reset();
-  started_.reset();
-  node_ = nodes.empty() ? "" : nodes.back();
+  if (std::ranges::equal(nodes, steps_, {}, {}, &Step::node)) return;
+  if (!steps_.empty()) job_.end_guard();
+  steps_.clear();
+  for (const auto& node : nodes) steps_.push_back({.node = node});
 }
 
 void Guard::keep() {
+  for (auto& step : steps_) keep(step);
+}
+
+void Guard::keep(Step& step) {
   using namespace std::chrono_literals;
-  if (node_.empty() || (step_ && !step_->exit_code())) return;
-  if (started_ && Clock::now() - *started_ < 30s) return;
-  started_ = Clock::now();
+  if (step.process && !step.process->exit_code()) return;
+  if (step.started && Clock::now() - *step.started < 30s) return;
+  step.started = Clock::now();
   try {
-    step_.emplace(job_.guard_command(node_));
+    step.process = std::make_unique<Child>(job_.guard_command(step.node));
   } catch (const Error& error) {
     if (!std::exchange(warned_, true))
       spdlog::warn("nothing watches the batch node yet (a guard is tried every 30 s): {}",

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,26 +11,31 @@
 
 namespace llamesh::app {
 
-/// Job step on another node that watches the batch node (SlurmJob::guard_command).
+/// Job steps on other nodes that watch the batch node (SlurmJob::guard_command). One of them may be
+/// lost together with it.
 class Guard {
  public:
   /// Borrows `job`.
   explicit Guard(const SlurmJob& job) : job_(job) {}
 
-  /// Moves the step to the last of these nodes unless it is on one of them. Ends it if there are
-  /// none.
+  /// Moves the steps to these nodes, unless that is where they are.
   void place_on(const std::vector<std::string>& nodes);
-  /// Starts the step if it is not running, at most every 30 s. If that fails, the run continues
-  /// without it.
+  /// Starts the steps that are not running, each at most every 30 s. If that fails, the run
+  /// continues without them.
   void keep();
 
  private:
   using Clock = std::chrono::steady_clock;
 
+  struct Step {
+    std::string node;
+    std::unique_ptr<Child> process = {};
+    std::optional<Clock::time_point> started = {};  ///< latest try
+  };
+  void keep(Step& step);
+
   const SlurmJob& job_;
-  std::optional<Child> step_;
-  std::string node_;                          ///< empty: there is no other node
-  std::optional<Clock::time_point> started_;  ///< when it was last started on that node
+  std::vector<Step> steps_;
   bool warned_ = false;
 };
 

@@ -38,7 +38,7 @@ class SlurmJob {
   std::vector<std::string> nodes_without_launch(const std::vector<std::string>& nodes) const;
   /// Kills what is left of earlier launches.
   void end_steps() const;
-  /// Kills the guard's step (guard_command).
+  /// Kills the guards' steps (guard_command).
   void end_guard() const;
   /// Runs the clean-up command on each living node, for up to 15 s each. Ignores failures.
   void clean_up() const;

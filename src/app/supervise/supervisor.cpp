@@ -259,14 +259,19 @@ class Supervisor {
     return comm::mpi_timeout(std::getenv, ranks);
   }
 
-  /// Returns the nodes for the guard: not this one, and in the launch if possible.
+  /// Returns up to two nodes for the guard, not this one: a spare and one in the launch if
+  /// possible, which are unlikely to fail together.
   Nodes guard_nodes(const Nodes& nodes) const {
+    constexpr std::size_t max_guards = 2;
     const auto& here = job_.nodes().front();
-    auto others = nodes;
-    std::erase(others, here);
-    if (others.empty()) others = bad_nodes_.choose(usable_nodes(), job_.nodes().size());
-    std::erase(others, here);
-    return others;
+    auto launch = nodes;
+    std::erase(launch, here);
+    auto spares = usable_nodes();
+    std::erase_if(spares, [&](const auto& node) { return node == here || contains(nodes, node); });
+    auto guards = bad_nodes_.choose(spares, launch.empty() ? max_guards : 1);
+    for (; guards.size() < max_guards && !launch.empty(); launch.pop_back())
+      guards.push_back(launch.back());
+    return guards;
   }
 
   /// Returns the exit code if the launch was the last.
