@@ -5,9 +5,12 @@
 #include <csignal>
 #include <cstdlib>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
+#include <string>
 
 #include "core/process.hpp"
+#include "patience.hpp"
 #include "temporary_folder.hpp"
 
 namespace llamesh::train {
@@ -71,6 +74,25 @@ TEST_F(DeadlineTest, StopsWhenTheLeadIsReached) {
   EXPECT_EQ(deadline.asked(/*save*/ 5'000, /*step*/ 10), Stop::no);  // 10,070 s of lead
   EXPECT_EQ(deadline.asked(10'000, 10), Stop::walltime);             // 20,070 s
   unsetenv("SLURM_JOB_END_TIME");
+}
+
+/// Somebody gives the job more time after Slurm was last asked.
+TEST_F(DeadlineTest, AsksForTheLimitAgainBeforeTheRunStops) {
+  const std::string path = std::getenv("PATH");
+  temporary_.write("squeue", "#!/bin/sh\ncat '" + temporary_.path("left") + "'\n");
+  std::filesystem::permissions(folder_ / "squeue", std::filesystem::perms::owner_all);
+  temporary_.write("left", "1:00:00\n");
+  setenv("PATH", (folder_.string() + ":" + path).c_str(), 1);
+  setenv("SLURM_JOB_ID", "1", 1);
+  {
+    Deadline deadline(folder_, true);
+    ASSERT_TRUE(deadline.seconds_left(test::stretched(std::chrono::seconds(60))));
+    EXPECT_EQ(deadline.asked(/*save*/ 10'000, /*step*/ 10), Stop::walltime);
+    temporary_.write("left", "1-00:00:00\n");
+    EXPECT_EQ(deadline.asked(10'000, 10), Stop::no);
+  }
+  setenv("PATH", path.c_str(), 1);
+  unsetenv("SLURM_JOB_ID");
 }
 
 }  // namespace

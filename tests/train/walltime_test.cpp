@@ -55,6 +55,16 @@ TEST(Walltime, FollowsAChangedLimitAndOutlivesSilence) {
   EXPECT_GT(left->count(), 600);
 }
 
+TEST(Walltime, AsksWhenItIsToldTo) {
+  std::atomic<int> asked = 0;
+  Walltime walltime([&] { return std::string(++asked == 1 ? "10:00\n" : "1-00:00:00\n"); });
+  ASSERT_TRUE(walltime.left(test::stretched(60s)));
+  walltime.ask_again(test::stretched(60s));
+  EXPECT_GT(walltime.left()->count(), 600);
+  EXPECT_EQ(asked, 2);
+  Walltime(Walltime::Ask{}).ask_again(1h);  // there is nobody to ask
+}
+
 TEST(Walltime, EndsOnlyWhereSlurmSaysSo) {
   for (const auto& [second, known] : std::vector<std::pair<std::string, bool>>{
            {"UNLIMITED\n", false}, {"NOT_SET\n", true}, {"9:00\n1:00:00\n", true}}) {

@@ -8,6 +8,7 @@ namespace llamesh::train {
 namespace {
 
 constexpr double slurm_may_be_early = 60;
+constexpr std::chrono::seconds time_for_answer{10};
 constexpr std::chrono::seconds between_looks{1};  // no more often, to spare shared file systems
 
 Stop asked_by_signal() {
@@ -83,8 +84,7 @@ bool Deadline::termination_asked() {
 
 Stop Deadline::asked(double save_seconds, double step_seconds) {
   if (const auto signalled = asked_by_signal(); signalled != Stop::no) return signalled;
-  const auto left = seconds_left();
-  if (left && *left < lead_time(save_seconds, step_seconds)) return Stop::walltime;
+  if (is_nearly_over(lead_time(save_seconds, step_seconds))) return Stop::walltime;
   return sees_halt_file() ? Stop::halt_file : Stop::no;
 }
 
@@ -93,6 +93,17 @@ std::optional<double> Deadline::seconds_left(std::chrono::milliseconds timeout) 
   const auto left = walltime_->left(timeout);
   if (!left) return {};
   return left->count();
+}
+
+/// Asks Slurm again before the run stops: the limit may have been raised since it last answered.
+bool Deadline::is_nearly_over(double lead) {
+  const auto is_near = [&] {
+    const auto left = seconds_left();
+    return left && *left < lead;
+  };
+  if (!is_near()) return false;
+  walltime_->ask_again(time_for_answer);
+  return is_near();
 }
 
 bool Deadline::sees_halt_file() {

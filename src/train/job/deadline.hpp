@@ -51,6 +51,7 @@ class Deadline {
   static bool halt_file_is_there(const std::filesystem::path& run_folder);
 
  private:
+  bool is_nearly_over(double lead);
   bool sees_halt_file();
 
   std::filesystem::path run_folder_;

@@ -122,8 +122,18 @@ void Walltime::keep_asking(const std::stop_token& stop, const Ask& ask,
     }  // no answer, or one that cannot be read: the known limit remains
     asked_ = true;
     changed_.notify_all();
-    changed_.wait_for(lock, stop, interval, [] { return false; });
+    changed_.wait_for(lock, stop, interval, [this] { return ask_now_; });
+    ask_now_ = false;
   }
+}
+
+void Walltime::ask_again(std::chrono::milliseconds timeout) {
+  if (!thread_.joinable()) return;
+  std::unique_lock lock(mutex_);
+  asked_ = false;
+  ask_now_ = true;
+  changed_.notify_all();
+  changed_.wait_for(lock, timeout, [this] { return asked_; });
 }
 
 std::optional<std::chrono::duration<double>> Walltime::left(std::chrono::milliseconds timeout) {

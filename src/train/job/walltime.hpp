@@ -24,11 +24,12 @@ std::optional<std::chrono::duration<double>> parse_end_time(std::string_view tex
 /// it behind, and the run would stop before its first step at every start.
 void refuse_stale_end_time();
 
-/// The job's remaining walltime. A thread queries Slurm at the start and every five minutes, since
-/// a limit can change while the job runs and the controller may be slow or unreachable. Between
-/// answers the clock counts down. Outside a Slurm job the limit is LLAMESH_JOB_END_TIME (seconds
-/// since 1970), which the job scripts of other resource managers set; without it there is none. A
-/// value that cannot be read, and one before this program's start, is warned of and ignored.
+/// The job's remaining walltime. A thread queries Slurm at the start, every five minutes and when
+/// asked to, since a limit can change while the job runs and the controller may be slow or
+/// unreachable. Between answers the clock counts down. Outside a Slurm job the limit is
+/// LLAMESH_JOB_END_TIME (seconds since 1970), which the job scripts of other resource managers set;
+/// without it there is none. A value that cannot be read, and one before this program's start, is
+/// warned of and ignored.
 class Walltime {
  public:
   using Clock = std::chrono::steady_clock;
@@ -42,13 +43,16 @@ class Walltime {
   /// Returns the time left, if known. Waits up to `timeout` for the first answer.
   std::optional<std::chrono::duration<double>> left(
       std::chrono::milliseconds timeout = std::chrono::milliseconds(0));
+  /// Queries Slurm now, and waits up to `timeout` for its answer.
+  void ask_again(std::chrono::milliseconds timeout);
 
  private:
   void keep_asking(const std::stop_token& stop, const Ask& ask, std::chrono::milliseconds interval);
 
   std::mutex mutex_;
   std::condition_variable_any changed_;
-  bool asked_ = false;
+  bool asked_ = false;  ///< since the start, or since ask_again()
+  bool ask_now_ = false;
   std::optional<Clock::time_point> end_;
   std::jthread thread_;
 };
