@@ -15,6 +15,7 @@
 #include <mutex>
 #include <sstream>
 #include <thread>
+#include <utility>
 
 #include "core/error.hpp"
 #include "core/file.hpp"
@@ -133,8 +134,28 @@ struct Lease::Heartbeat {
 
   void beat() {
     std::unique_lock lock(mutex);
-    while (!wake.wait_for(lock, touch_every, [this] { return stop; }))
+    bool in_place = true;
+    while (!wake.wait_for(lock, touch_every, [this] { return stop; })) {
       futimens(file.get(), nullptr);
+      if (std::exchange(in_place, is_in_place()) && !in_place)
+        spdlog::warn("{}: put it back before the next save, which otherwise ends the run",
+                     moved_away());
+    }
+  }
+
+  /// Returns false if another file has this one's path, or none. Errors of the file system do not
+  /// count.
+  bool is_in_place() const {
+    struct stat own {};
+    struct stat there {};
+    if (fstat(file.get(), &own) != 0) return true;
+    if (lstat(file.path().c_str(), &there) != 0) return errno != ENOENT && errno != ENOTDIR;
+    return own.st_dev == there.st_dev && own.st_ino == there.st_ino;
+  }
+
+  std::string moved_away() const {
+    return fmt::format("{} was removed or renamed while this run writes into it",
+                       file.path().parent_path().string());
   }
 
   Descriptor file;
@@ -147,5 +168,11 @@ struct Lease::Heartbeat {
 Lease::Lease(const std::filesystem::path& folder)
     : heartbeat_(std::make_unique<Heartbeat>(folder)) {}
 Lease::~Lease() = default;
+
+void Lease::check_in_place() const {
+  if (!heartbeat_->is_in_place())
+    fail(ExitCode::io_failure, "{}: nothing more is saved; put it back and start the run again",
+         heartbeat_->moved_away());
+}
 
 }  // namespace llamesh::checkpoint

@@ -127,7 +127,7 @@ void Store::write(const State& state, const TrainState& progress,
 
 /// Creates an empty folder for the new checkpoint, and checks that its disk has room.
 std::string Store::prepare(const State& state, const TrainState& progress) const {
-  make_folder(folder_);
+  lease_->check_in_place();
   const auto partial =
       folder_ / fmt::format("{}.partial-{}", name_of_step(progress.step), job_name());
   remove_quietly(partial);

@@ -376,6 +376,24 @@ make_halt_file() {
   touch runs/tiny/halt
   sleep 1.5
 }
+# Somebody renames the folder of a run that trains: it says so at once, makes no other one, and ends without a save.
+renamed_run_folder() {
+  hold 0 3
+  (launch 2 train $tiny; exit "$code") &
+  local job=$!
+  held
+  mv runs/tiny runs/other
+  within 120 grep -q "runs/tiny/checkpoints was removed or renamed while this run writes into it: put it back" err || bad "it does not say so"
+  let_go
+  wait $job
+  code=$?
+  expect_end 74
+  expect_line "runs/tiny/checkpoints was removed or renamed" "nothing more is saved" "start the run again"
+  [[ ! -e runs/tiny ]] || bad "the run folder was made anew"
+  mv runs/other runs/tiny
+  launch 2 train $tiny
+  [[ $code == 0 ]] || bad "the run does not go on"
+}
 halt_file_stays() {
   mkdir -p runs/tiny
   touch runs/tiny/halt

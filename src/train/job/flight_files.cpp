@@ -143,8 +143,10 @@ void FlightFiles::dump() noexcept {
     const std::lock_guard lock(kept().mutex);
     if (kept().own.empty()) return;
     const auto image = read_image(kept().own);
-    if (!image) return;
-    make_folder(kept().to.parent_path());
+    const auto folder = kept().to.parent_path();
+    // Does not make a run folder again that was removed or renamed.
+    if (!image || !fs::is_directory(folder.parent_path())) return;
+    make_folder(folder);
     write_image(kept().to, *image);
     std::error_code ignored;
     fs::remove(kept().own, ignored);  // the process ends
