@@ -14,7 +14,8 @@ for variable in $(compgen -e SLURM_); do unset "$variable"; done
 export SLURM_JOB_ID=7 SLURM_JOB_NAME=first SLURM_JOB_NUM_NODES=2 SLURM_NTASKS_PER_NODE=1 SLURM_CPUS_PER_TASK=1
 
 stand_in() { printf '#!/bin/bash\n%s\n' "$2" >"bin/$1"; chmod +x "bin/$1"; }
-stand_in llamesh 'exit 0'
+# resilient.sbatch runs `llamesh supervise`: the function `supervise` of the case.
+stand_in llamesh 'source ./case; supervise'
 stand_in module 'exit 0'
 stand_in lfs 'exit 0'
 stand_in sleep 'echo "$1" >>pauses'
@@ -39,7 +40,7 @@ bad() {
 }
 
 # given: the functions of standard input are the case's.
-given() { { echo 'trains() { echo "$1" >run/state.json; }; try_node() { echo launched; }'; cat; } >case; }
+given() { { echo 'trains() { echo "$1" >run/state.json; }; try_node() { echo launched; }; supervise() { :; }'; cat; } >case; }
 
 run_script() {
   echo RUNNING >job_state
@@ -106,6 +107,36 @@ not_told() {
   given <<<'launch() { (($1 < 2)) && exit 143; trains failed; exit 74; }'
   run_script
   expect 74 2 ""
+}
+
+# --- resilient.sbatch
+
+# It queues the job again itself.
+supervise_told() {
+  local signal
+  for signal in USR2 TERM; do
+    given <<<"supervise() { trap 'scontrol requeue 7; exit 75' USR2; kill -$signal \$PPID; for _ in {1..6000}; do /bin/sleep 0.1; done; }"
+    run_script
+    expect 75 0 "requeue 7"
+    rm asked
+  done
+}
+
+# The system has killed it for lack of memory, for example.
+supervise_killed() {
+  given <<<'supervise() { kill -KILL $$; }'
+  run_script
+  expect 137 0 "requeue 7"
+  rm asked
+  touch run/halt
+  run_script
+  expect 137 0 ""
+}
+
+supervise_gives_up() {
+  given <<<'supervise() { exit 1; }'
+  run_script
+  expect 1 0 ""
 }
 
 if [[ $(type -t "$2") != function ]]; then echo "job_script.sh: no case named $2" >&2; exit 2; fi

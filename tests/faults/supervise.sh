@@ -59,7 +59,8 @@ ends() {
   exit "$2"
 }
 killed() {
-  echo '{"state": "running", "exit_code": 0, "step": 5, "reason": "", "first_step": 0, "starts_here": 1}' >run/state.json
+  printf '{"state": "running", "exit_code": 0, "step": 5, "reason": "", "first_step": 0, "starts_here": 1, "starts": %d}' \
+    "$(wc -l <launches)" >run/state.json
   exit 137
 }
 finishes() { ends done 0 100 ""; }
@@ -461,6 +462,13 @@ ran_elsewhere() {
   supervise --spares 1
   expect 1 "node1,node2" ""
   logs "wrote no state.json in run"
+}
+
+# The job script would take a signal's exit code for the end of supervise by a signal.
+same_step_twice_by_a_signal() {
+  given <<<'launch() { killed; }'
+  supervise --spares 1
+  expect 1 "node1,node2 node1,node2" ""
 }
 
 # srun returns 0 although the ranks, which had started, were killed.

@@ -46,6 +46,8 @@ constexpr auto look_interval = 1s;  // at state.json
 /// a node are in the way until Slurm clears them away.
 constexpr std::array pauses{0s, 5s, 10s, 20s};
 constexpr std::size_t max_relaunches_per_hour = 10;
+/// A greater exit code, as from srun if ranks were killed, would say that supervise was killed.
+constexpr int max_code = 128;
 
 /// Returns true for exit codes that another start would not change (docs/exit-codes.md).
 bool is_final(int code) {
@@ -437,7 +439,8 @@ int supervise(const SuperviseArguments& arguments) {
            "halt file {} present: the run does not start; remove it to continue",
            train::Deadline::halt_file(folder).string());
   make_folder(folder);
-  return Supervisor(arguments).run();
+  const int code = Supervisor(arguments).run();
+  return code > max_code ? 1 : code;
 }
 
 }  // namespace llamesh::app
