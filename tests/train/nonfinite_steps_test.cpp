@@ -96,5 +96,21 @@ TEST_F(NonfiniteStepsTest, EndTheRunAtOnceWhereNoneIsSkipped) {
       << first;
 }
 
+/// A fault of a machine spreads to all ranks, and no learning rate helps against it.
+TEST(NonfiniteSteps, NameTheFaultThatHasComeBack) {
+  NonfiniteSteps steps(OnNonfinite::stop, {"n1", "n2"});
+  std::string line;
+  try {
+    steps.on_nonfinite(7, nan, nan, std::array{nan, nan}, std::array{nan, nan},
+                       "passes were computed again twice");
+  } catch (const Error& error) {
+    line = error.what();
+  }
+  EXPECT_EQ(
+      line,
+      "step 7: loss nan, gradient norm nan (passes were computed again twice): a processor or "
+      "memory is likely to be faulty; start the run again without that node");
+}
+
 }  // namespace
 }  // namespace llamesh::train

@@ -122,6 +122,7 @@ class ReplayingTrainer {
     wrong_kernel.armed = false;
     return left;
   }
+  std::string healed() const { return trainer_.replay_check().healed(); }
   std::vector<float> masters() const {
     std::vector<float> all;
     for (const auto& shard : trainer_.state().masters().shards) {
@@ -266,6 +267,12 @@ TEST(ReplayCheck, DoesNotHealARankThatIsWrongAgain) {
   const int between = 4 * trainer.calls_per_pass(Result::activation) - 1;
   const auto left = trainer.step_with(0, {Result::activation, 5, 2, between});
   expect_named(left, 0, on_this_host(0));
+  const bool says_so =
+      left.find(", also when the passes were computed again; ") != std::string::npos;
+  EXPECT_EQ(says_so, world().rank() == 0) << left;
+  EXPECT_EQ(trainer.healed().find("passes were computed again once since the start, last because " +
+                                  on_this_host(0)),
+            0U);
 }
 
 }  // namespace

@@ -10,13 +10,15 @@ namespace llamesh::train {
 
 std::string NonfiniteSteps::on_nonfinite(std::int64_t step, double loss, double grad_norm,
                                          std::span<const double> losses,
-                                         std::span<const double> squared_norms) {
+                                         std::span<const double> squared_norms,
+                                         std::string_view faults) {
   ++in_a_row_;
   ++in_all_;
   // A non-finite loss makes all gradients non-finite: only if all losses are finite do the
   // gradients tell more.
   auto origin = where("the loss", losses);
   if (origin.empty()) origin = where("the gradient", squared_norms);
+  if (!faults.empty()) origin = faults;
   const auto what =
       fmt::format("step {}: loss {}, gradient norm {}{}", step, without_nan_sign(loss),
                   without_nan_sign(grad_norm), origin.empty() ? "" : " (" + origin + ")");
@@ -24,7 +26,9 @@ std::string NonfiniteSteps::on_nonfinite(std::int64_t step, double loss, double 
   if (!skips || in_a_row_ >= max_in_a_row)
     fail(ExitCode::no_progress, "{}: {}{}", what,
          skips ? fmt::format("the last {} steps made no update, ", in_a_row_) : "",
-         step == 1
+         !faults.empty()
+             ? "a processor or memory is likely to be faulty; start the run again without that node"
+         : step == 1
              ? "no update was made before: the weights that the run begins with are not finite "
                "(see llamesh verify FOLDER), or its numbers overflow (precision.parameters)"
              : "the run diverged; lower optimizer.lr or lengthen schedule.warmup_steps");

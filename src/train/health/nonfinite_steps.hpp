@@ -5,6 +5,7 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -31,9 +32,12 @@ class NonfiniteSteps {
   void on_finite() { in_a_row_ = 0; }
 
   /// Handles any other step, given each rank's loss sum and sum of squared gradients. Returns a
-  /// line about it if it is skipped. Throws (exit 93) if the run must end.
+  /// line about it if it is skipped. Throws (exit 93) if the run must end. `faults` describes wrong
+  /// results that a rank has computed since the start (ReplayCheck::healed()); the line names them
+  /// instead of the ranks to which they have spread.
   std::string on_nonfinite(std::int64_t step, double loss, double grad_norm,
-                           std::span<const double> losses, std::span<const double> squared_norms);
+                           std::span<const double> losses, std::span<const double> squared_norms,
+                           std::string_view faults = {});
 
   /// Returns the first rank with non-finite values, which reports them; 0 if all are finite.
   static int first_rank(std::span<const double> losses, std::span<const double> squared_norms);

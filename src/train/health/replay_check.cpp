@@ -93,25 +93,36 @@ std::int64_t ReplayCheck::compare() const {
 }
 
 std::string ReplayCheck::judge(std::int64_t step, std::span<const std::int64_t> differences,
-                               OnMismatch on_mismatch) const {
+                               OnMismatch on_mismatch) {
   const auto found = find_faults(differences, exchange_, setup_.mesh);
   if (found.empty()) return "";
   std::vector<std::string> lines;
   for (const auto& fault : found) lines.push_back(describe(fault));
   auto text = fmt::format("in step {}, {}", step, fmt::join(lines, "; "));
-  if (on_mismatch == OnMismatch::heal)
+  if (on_mismatch == OnMismatch::heal) {
+    ++times_healed_;
+    last_healed_ = text;
     return text + "; the step's forward and backward passes are computed again";
+  }
+  const bool is_repeated = setup_.inputs.debug.on_mismatch == OnMismatch::heal;
   const auto certain =
       std::ranges::find_if(found, [&](const auto& fault) { return on_one_host(fault); });
   const auto& reported = certain == found.end() ? found.front() : *certain;
   comm::agree(world_, [&] {
     if (world_.rank() != reported.ranks.front()) return;
     fail(ExitCode::stopped_early,
-         "{}; a processor or memory is faulty, or this is a bug: nothing is saved, and the next "
+         "{}{}; a processor or memory is faulty, or this is a bug: nothing is saved, and the next "
          "start continues from the newest checkpoint",
-         text);
+         text, is_repeated ? ", also when the passes were computed again" : "");
   });
   return text;
+}
+
+std::string ReplayCheck::healed() const {
+  if (times_healed_ == 0) return "";
+  return fmt::format("passes were computed again {} since the start, last because {}",
+                     times_healed_ == 1 ? "once" : fmt::format("{} times", times_healed_),
+                     last_healed_);
 }
 
 bool ReplayCheck::on_one_host(const ReplayFault& fault) const {

@@ -54,7 +54,9 @@ class ReplayCheck {
   /// difference(). With OnMismatch::stop a difference throws (exit 75) on the rank at fault; the
   /// others throw comm::PeerFailure. Collective.
   std::string judge(std::int64_t step, std::span<const std::int64_t> differences,
-                    OnMismatch on_mismatch) const;
+                    OnMismatch on_mismatch);
+  /// Describes the differences that were healed since the start; empty if there were none.
+  std::string healed() const;
 
  private:
   /// Results of one pass over the micro-batch.
@@ -77,6 +79,8 @@ class ReplayCheck {
   Results replayed_, own_;
   bool comparing_ = false;  ///< between replay() and the end of the step's first micro-batch
   std::int64_t difference_ = 0;
+  std::int64_t times_healed_ = 0;
+  std::string last_healed_;
 };
 
 }  // namespace llamesh::train

@@ -165,7 +165,7 @@ bool Trainer::run_passes(StepRecord& record, std::vector<StepPart>& parts, doubl
 
 /// Returns true if the replay agrees on all ranks. Throws if a difference is not to be healed.
 bool Trainer::replay_agrees(StepRecord& record, const std::vector<StepPart>& parts,
-                            OnMismatch on_mismatch) const {
+                            OnMismatch on_mismatch) {
   std::vector<std::int64_t> differences;
   for (const auto& part : parts) differences.push_back(part.difference);
   auto line = replay_check_.judge(step_ + 1, differences, on_mismatch);
@@ -239,8 +239,8 @@ void Trainer::decide_on_nonfinite(StepRecord& record, const std::vector<StepPart
   }
   comm::agree(world_, [&] {  // all ranks have the same values, one reports an error
     try {
-      record.skipped =
-          nonfinite_.on_nonfinite(step_ + 1, record.loss, record.grad_norm, losses, squared_norms);
+      record.skipped = nonfinite_.on_nonfinite(step_ + 1, record.loss, record.grad_norm, losses,
+                                               squared_norms, replay_check_.healed());
     } catch (const Error& error) {
       if (world_.rank() == NonfiniteSteps::first_rank(losses, squared_norms)) throw;
       throw comm::PeerFailure(error.code());

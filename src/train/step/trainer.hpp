@@ -97,7 +97,7 @@ class Trainer {
   bool run_passes(StepRecord& record, std::vector<StepPart>& parts, double divisor,
                   const OnProgress& on_progress, const Request& request);
   bool replay_agrees(StepRecord& record, const std::vector<StepPart>& parts,
-                     OnMismatch on_mismatch) const;
+                     OnMismatch on_mismatch);
   std::vector<StepPart> exchange(const Request& request);
   bool sum_up(StepRecord& record, const std::vector<StepPart>& parts, double divisor) const;
   void record_experts(StepRecord& record);
