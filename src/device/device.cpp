@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <limits>
+#include <string_view>
 #include <system_error>
 
 #include "core/error.hpp"
@@ -17,6 +19,17 @@ namespace llamesh::device {
 namespace {
 
 Kind chosen = Kind::cpu;
+
+const std::string cgroups = "/sys/fs/cgroup";
+
+/// Returns the path of this process's cgroup (v2) below `cgroups`; "" if there is none.
+std::string own_cgroup() {
+  constexpr std::string_view prefix = "0::";
+  std::ifstream file("/proc/self/cgroup");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with(prefix)) return line.substr(prefix.size());
+  return "";
+}
 
 }  // namespace
 
@@ -71,14 +84,28 @@ std::string description() {
 
 std::int64_t host_memory_bytes() {
   std::int64_t bytes = std::int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
-  std::ifstream cgroup("/proc/self/cgroup");
-  for (std::string line; std::getline(cgroup, line);) {  // cgroup v2
-    if (!line.starts_with("0::")) continue;
-    std::ifstream limit("/sys/fs/cgroup" + line.substr(3) + "/memory.max");
-    std::int64_t allowed = 0;  // the file holds "max" if there is no limit
-    if (limit >> allowed) bytes = std::min(bytes, allowed);
-  }
+  std::ifstream limit(cgroups + own_cgroup() + "/memory.max");
+  std::int64_t allowed = 0;  // the file holds "max" if there is no limit
+  if (limit >> allowed) bytes = std::min(bytes, allowed);
   return bytes;
+}
+
+double cpu_quota(const std::string& root, std::string group) {
+  double cores = std::numeric_limits<double>::infinity();
+  while (true) {
+    std::ifstream limit(root + group + "/cpu.max");
+    double microseconds = 0;  // the file holds "max" if there is no quota
+    double period = 0;
+    if (limit >> microseconds >> period && period > 0)
+      cores = std::min(cores, microseconds / period);
+    const auto slash = group.rfind('/');
+    if (slash == group.npos) return cores;
+    group.resize(slash);
+  }
+}
+
+double cpu_quota() {
+  return cpu_quota(cgroups, own_cgroup());
 }
 
 std::int64_t free_gpu_memory_bytes() {

@@ -55,6 +55,12 @@ std::int64_t free_gpu_memory_bytes();
 /// Returns this machine's memory in bytes, capped by the cgroup limit.
 std::int64_t host_memory_bytes();
 
+/// Returns the number of cores that this process's cgroup (v2) and those above it let it use;
+/// infinity without a quota. `root` is where cgroups are mounted, `group` is the process's path
+/// there.
+double cpu_quota(const std::string& root, std::string group);
+double cpu_quota();
+
 /// Starts recording in Nsight Systems, if it runs this process on a GPU (cudaProfilerStart()), and
 /// shows it Trace ranges as NVTX ranges. Does nothing elsewhere.
 void start_profiler();

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <functional>
@@ -90,6 +91,13 @@ Finding compare_ranks(const Subject& at, const char* name, const Unit& unit,
           "{} on {}; with only two nodes, it is unclear which one is at fault", text, host));
   }
   return finding;
+}
+
+/// Returns the share of the time in which a CPU quota lets the threads run. The windows are shorter
+/// than the kernel's period (0.1 s), so a throttled rank may be at full speed in one of them.
+double share_of_quota() {
+  if (device::kind() != device::Kind::cpu) return 1;
+  return std::min(1.0, device::cpu_quota() / omp_get_max_threads());
 }
 
 /// Returns bytes read and written per second by copies between large tensors.
@@ -203,8 +211,11 @@ std::string link_text(const SlowLink& slow, const Subject& at) {
 
 Finding check_compute(const Subject& at) {
   const auto dtype = at.setup.inputs.precision.parameters;
+  const double share = share_of_quota();
   return compare_ranks(at, "compute", gigaflops, [&] {
-    return ops::measured_gemm_rates(dtype, [&] { at.world.barrier(); });
+    auto rates = ops::measured_gemm_rates(dtype, [&] { at.world.barrier(); });
+    for (double& rate : rates) rate *= share;
+    return rates;
   });
 }
 
