@@ -34,6 +34,33 @@ TEST_F(StragglersTest, AreNamedOnceWithTheirHost) {
   EXPECT_EQ(after_20({1.0, 1.0, 1.0, 1.3}).size(), 1U);  // again
 }
 
+/// On a machine with more load than cores, ranks take turns.
+TEST_F(StragglersTest, AreNamedLaterAndWithTheLoadOnABusyMachine) {
+  const std::vector<double> loads{0.9, 0.9, 4.26, 4.26};
+  const auto window = [&](const std::vector<double>& seconds) {
+    std::vector<std::string> said;
+    for (int step = 0; step < Stragglers::steps; ++step)
+      for (const auto& line : stragglers_.observe(seconds, loads)) said.push_back(line);
+    return said;
+  };
+  const std::vector<double> even{1, 1, 1, 1};
+  const std::vector<double> slow{1, 1, 1, 40};
+  for (int turn = 0; turn < 3; ++turn) {
+    EXPECT_TRUE(window(slow).empty());
+    EXPECT_TRUE(window(slow).empty());
+    EXPECT_TRUE(window(even).empty());
+  }
+  EXPECT_EQ(window({1, 2, 1, 1}).size(), 1U) << "the other machine is not busy";
+  EXPECT_TRUE(window(slow).empty());
+  EXPECT_TRUE(window(slow).empty());
+  const auto said = window(slow);
+  ASSERT_EQ(said.size(), 1U);
+  EXPECT_TRUE(said.front().ends_with(
+      "; node2 has a load of 4.3 per core, so other programs may be the cause"))
+      << said.front();
+  EXPECT_TRUE(window(slow).empty()) << "once";
+}
+
 TEST_F(StragglersTest, AreNotThoseWithinAFifth) {
   EXPECT_TRUE(after_20({1.0, 1.0, 1.0, 1.19}).empty());
 }

@@ -24,9 +24,13 @@ double typical_of_all(const std::vector<double>& by_rank) {
 }  // namespace
 
 Stragglers::Stragglers(std::vector<std::string> host_of)
-    : host_of_(std::move(host_of)), seconds_(host_of_.size()), slow_(host_of_.size()) {}
+    : host_of_(std::move(host_of)),
+      seconds_(host_of_.size()),
+      times_slow_(host_of_.size()),
+      reported_(host_of_.size()) {}
 
-std::vector<std::string> Stragglers::observe(std::span<const double> own_seconds) {
+std::vector<std::string> Stragglers::observe(std::span<const double> own_seconds,
+                                             std::span<const double> load_per_core) {
   expects(own_seconds.size() == seconds_.size(), "the seconds of {} ranks, of {}",
           own_seconds.size(), seconds_.size());
   for (std::size_t rank = 0; rank < seconds_.size(); ++rank)
@@ -41,13 +45,20 @@ std::vector<std::string> Stragglers::observe(std::span<const double> own_seconds
   std::vector<std::string> lines;
   for (std::size_t rank = 0; rank < typical.size(); ++rank) {
     const bool slow = typical[rank] > factor * of_all && typical[rank] > of_all + least;
-    if (slow && !slow_[rank])
-      lines.push_back(fmt::format(
-          "rank {} on {} is slow: its own work took {:.3f} s in the median of {} steps, {:.0f} % "
-          "more than the median of all ranks, {:.3f} s",
-          rank, host_of_[rank], typical[rank], observed, 100 * (typical[rank] / of_all - 1),
-          of_all));
-    slow_[rank] = slow;
+    times_slow_[rank] = slow ? times_slow_[rank] + 1 : 0;
+    reported_[rank] = reported_[rank] && slow;
+    const double load = load_per_core.empty() ? 0 : load_per_core[rank];
+    const bool is_busy = load > busy;
+    if (reported_[rank] || times_slow_[rank] < (is_busy ? comparisons_if_busy : 1)) continue;
+    reported_[rank] = true;
+    lines.push_back(fmt::format(
+        "rank {} on {} is slow: its own work took {:.3f} s in the median of {} steps, {:.0f} % "
+        "more than the median of all ranks, {:.3f} s{}",
+        rank, host_of_[rank], typical[rank], observed, 100 * (typical[rank] / of_all - 1), of_all,
+        is_busy
+            ? fmt::format("; {} has a load of {:.1f} per core, so other programs may be the cause",
+                          host_of_[rank], load)
+            : ""));
   }
   return lines;
 }

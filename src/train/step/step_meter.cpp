@@ -1,5 +1,7 @@
 #include "train/step/step_meter.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -22,6 +24,13 @@ bool answers_for_host(const comm::Communicator& world, const Setup& setup) {
   const auto& hosts = setup.topology.host_of;
   const auto self = static_cast<std::size_t>(world.rank());
   return std::ranges::find(hosts, hosts[self]) - hosts.begin() == world.rank();
+}
+
+/// Returns this machine's load average of the last minute per core; 0 if unknown.
+double load_per_core() {
+  double load = 0;
+  if (getloadavg(&load, 1) != 1) return 0;
+  return load / static_cast<double>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
 }
 
 /// Returns the folder of sysfs; tests name another one.
@@ -94,6 +103,7 @@ StepMeter::Sample StepMeter::sample() {
   step_joules_ += energy_.joules().value_or(std::numeric_limits<double>::quiet_NaN());
   const auto& meter = device::MemoryMeter::instance();
   Sample mine{.seconds = former_update_ + seconds_since(begin_),
+              .load_per_core = load_per_core(),
               .in_use = meter.in_use(),
               .peak = meter.peak(),
               .on_host = device::MemoryMeter::host().in_use(),
@@ -169,8 +179,12 @@ void StepMeter::record_exposed(StepRecord& record, std::span<const Sample> by_ra
   const double share = 1.0 / static_cast<double>(by_rank.size());
   const auto axes = mesh_.all();
   std::vector<double> own;
-  for (const auto& sample : by_rank) own.push_back(sample.own_seconds);
-  record.stragglers = stragglers_.observe(own);
+  std::vector<double> loads;
+  for (const auto& sample : by_rank) {
+    own.push_back(sample.own_seconds);
+    loads.push_back(sample.load_per_core);
+  }
+  record.stragglers = stragglers_.observe(own, loads);
   for (const auto& sample : by_rank) {
     record.seconds_compute += share * (sample.seconds - sample.copies_exposed);
     if (engine_.state.memory() == device::MemoryKind::host ||

@@ -53,9 +53,10 @@ class StepMeter {
   using SecondsByAxis = std::array<AxisSeconds, 16>;
   /// A rank's measurements of a step; trivially copyable, so that ranks can exchange them.
   struct Sample {
-    double seconds = 0;       ///< as StepRecord::seconds
-    double own_seconds = 0;   ///< without its waits for others
-    std::int64_t in_use = 0;  ///< bytes of memory
+    double seconds = 0;        ///< as StepRecord::seconds
+    double own_seconds = 0;    ///< without its waits for others
+    double load_per_core = 0;  ///< of this rank's machine, in the last minute; 0: unknown
+    std::int64_t in_use = 0;   ///< bytes of memory
     std::int64_t peak = 0;
     std::int64_t on_host = 0;   ///< bytes of host memory, in addition to the device's
     double copies_exposed = 0;  ///< seconds waiting for copies to and from the host
