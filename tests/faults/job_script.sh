@@ -28,6 +28,7 @@ stand_in scontrol 'case "$1 $2" in
 esac'
 # A launch of the ranks is `launch N`, the N-th; one to try a node is `try_node NODE`.
 stand_in srun 'source ./case
+options=$*
 if [[ $* == *"echo launched"* ]]; then node=$*; node=${node#*--nodelist=}; try_node "${node%% *}"; exit; fi
 echo launched >>launches
 launch "$(wc -l <launches)"'
@@ -107,6 +108,18 @@ not_told() {
   given <<<'launch() { (($1 < 2)) && exit 143; trains failed; exit 74; }'
   run_script
   expect 74 2 ""
+}
+
+# The variables of its components have suffixes, and squeue lists all of them.
+heterogeneous() {
+  export SLURM_NTASKS_PER_NODE_HET_GROUP_0=4 SLURM_CPUS_PER_TASK_HET_GROUP_0=3
+  unset SLURM_NTASKS_PER_NODE SLURM_CPUS_PER_TASK
+  stand_in squeue 'cat job_state job_state'
+  given <<<'check() { [[ $SRUN_CPUS_PER_TASK == 3 && $SLURM_NTASKS_PER_NODE == 4 ]] || exit 99; }
+    launch() { check; [[ $options == *" --ntasks=8 "* ]] || exit 98; trains stopped; exit 75; }
+    supervise() { check; kill -KILL $$; }'
+  run_script
+  if [[ $script == */resilient.sbatch ]]; then expect 137 0 "requeue 7"; else expect 75 1 "requeue 7"; fi
 }
 
 # --- resilient.sbatch
