@@ -29,7 +29,7 @@ constexpr auto grace_after_failure = 8s;
 constexpr std::chrono::seconds least_grace_after_end = 90s;
 constexpr auto time_for_report = 30s;
 constexpr auto started_file_variable = "LLAMESH_STARTED_FILE";
-constexpr std::string_view unfit = "unfit ";
+constexpr std::string_view unfit_prefix = "unfit ";
 
 void announce(std::string_view text) {
   const char* file = std::getenv(started_file_variable);
@@ -52,7 +52,7 @@ void announce_end() {
 }
 
 void announce_unfit_host(const std::string& reason) {
-  announce(fmt::format("{}{} {}\n", unfit, this_process().host, reason));
+  announce(fmt::format("{}{} {}\n", unfit_prefix, this_process().host, reason));
 }
 
 LaunchWatch::LaunchWatch(const fs::path& run_folder, const LaunchRecord& record,
@@ -95,9 +95,9 @@ bool LaunchWatch::has_ended() const {
 std::optional<LaunchWatch::Unfit> LaunchWatch::unfit_host() const {
   std::istringstream lines(announced());
   for (std::string line; std::getline(lines, line);) {
-    const auto host_end = line.find(' ', unfit.size());
-    if (!line.starts_with(unfit) || host_end == line.npos) continue;
-    return Unfit{line.substr(unfit.size(), host_end - unfit.size()),
+    const auto host_end = line.find(' ', unfit_prefix.size());
+    if (!line.starts_with(unfit_prefix) || host_end == line.npos) continue;
+    return Unfit{line.substr(unfit_prefix.size(), host_end - unfit_prefix.size()),
                  printable(line.substr(host_end + 1))};
   }
   return {};
