@@ -124,6 +124,13 @@ little_address_space() {
   refused 2 "address space, 800 MiB" -- $tiny model.num_hidden_layers=10 model.hidden_size=504 model.intermediate_size=1408
 }
 
+# A rank's stack is small. Flight records, of 250 kB, are not on it.
+small_stack() {
+  through 0 'ulimit -s 512'
+  launch 2 train $tiny train.steps=2
+  [[ $code == 0 ]] || bad "the run failed"
+}
+
 # The folder of the memory that ranks share is not there, as it may be in a container.
 no_shared_memory() {
   LLAMESH_STARTED_FILE=$work/started OMPI_MCA_osc_sm_backing_directory=$work/absent launch 2 train $tiny

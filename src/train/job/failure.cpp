@@ -59,7 +59,7 @@ using ByRank = std::map<int, const FlightImage*>;
 
 /// Maps ranks to their records from the newest start.
 ByRank by_rank_of(std::span<const FlightImage> records) {
-  const auto newest = std::ranges::max(records, {}, &FlightImage::job).job;
+  const auto newest = std::ranges::max_element(records, {}, &FlightImage::job)->job;
   ByRank by_rank;
   for (const auto& image : records)
     if (image.job == newest) by_rank.emplace(image.rank, &image);

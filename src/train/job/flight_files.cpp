@@ -7,6 +7,7 @@
 
 #include <exception>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -54,20 +55,21 @@ std::vector<fs::path> files_in(const fs::path& folder, const std::string& prefix
   return found;
 }
 
-/// Reads a record; nothing if it is not one, or not this user's: anybody may write to /dev/shm.
-std::optional<FlightImage> read_image(const fs::path& path) {
+/// Reads a record; null if it is not one, or not this user's: anybody may write to /dev/shm.
+/// Records are larger than the stack may be (ulimit -s).
+std::unique_ptr<FlightImage> read_image(const fs::path& path) {
   struct stat status {};
   if (lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_uid != geteuid() ||
       status.st_size != static_cast<off_t>(sizeof(FlightImage)))
-    return {};
-  FlightImage image;
-  Descriptor::to_read(path).read(0, &image, sizeof(image));
-  if (image.layout != FlightImage::known_layout || image.rank < 0 ||
-      image.world_size <= image.rank || image.world_size > 10'000'000)
-    return {};
-  image.host.back() = image.next_host.back() = '\0';
-  image.end.kind.back() = image.end.host.back() = image.end.detail.back() = '\0';
-  for (auto& record : image.records)
+    return nullptr;
+  auto image = std::make_unique<FlightImage>();
+  Descriptor::to_read(path).read(0, image.get(), sizeof(FlightImage));
+  if (image->layout != FlightImage::known_layout || image->rank < 0 ||
+      image->world_size <= image->rank || image->world_size > 10'000'000)
+    return nullptr;
+  image->host.back() = image->next_host.back() = '\0';
+  image->end.kind.back() = image->end.host.back() = image->end.detail.back() = '\0';
+  for (auto& record : image->records)
     record.axis.back() = record.kind.back() = record.subject.back() = record.dtype.back() = '\0';
   return image;
 }
