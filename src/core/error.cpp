@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "core/file.hpp"
+#include "core/terminal_line.hpp"
 #include "core/text.hpp"
 
 namespace llamesh {
@@ -45,6 +46,7 @@ Error as_error(const std::exception& any) {
 }
 
 void print_error(const std::string& text) noexcept {
+  show_terminal_line("");  // the program ends
   std::fprintf(stderr, "llamesh: %s\n", text.c_str());
 }
 

@@ -19,6 +19,7 @@
 #include "core/clock.hpp"
 #include "core/file.hpp"
 #include "core/process.hpp"
+#include "core/terminal_line.hpp"
 
 namespace llamesh {
 
@@ -45,6 +46,14 @@ std::shared_ptr<spdlog::logger>& file_logger() {
   return logger;
 }
 
+class TerminalSink final : public spdlog::sinks::stderr_sink_mt {
+ public:
+  void log(const spdlog::details::log_msg& message) override {
+    const AboveTerminalLine above;
+    spdlog::sinks::stderr_sink_mt::log(message);
+  }
+};
+
 /// Sink that writes each line at once, to a file opened as in core/file.hpp. Gives up a file that
 /// can no longer be written.
 class FileSink final : public spdlog::sinks::base_sink<std::mutex> {
@@ -60,6 +69,7 @@ class FileSink final : public spdlog::sinks::base_sink<std::mutex> {
       file_->append({text.data(), text.size()});
     } catch (const Error& error) {
       file_.reset();
+      const AboveTerminalLine above;
       fmt::print(stderr, "{}; nothing more goes into this log\n", error.what());
     }
   }
@@ -107,7 +117,7 @@ std::tm local_time() {
 void setup_logging() {
   const auto& self = this_process();
   const auto level = self.rank == 0 ? spdlog::level::info : spdlog::level::warn;
-  auto terminal = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+  auto terminal = std::make_shared<TerminalSink>();
   terminal->set_level(level);
   places()->set_sinks({std::move(terminal)});
   auto logger = std::make_shared<spdlog::logger>("llamesh", places());

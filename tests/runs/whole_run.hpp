@@ -68,11 +68,10 @@ inline void train_and_vanish(const train::Inputs& in, std::int64_t steps) {
   const auto event = checkpoints.resume({});
   report.start(event, trainer.step(), checkpoints.own_checkpoints(), config, 0);
   checkpoints.reserve_memory();
-  train::ProgressBar progress(trainer.step(), steps, 1);
   while (trainer.step() < steps) {
     report.on_step(trainer.train_step());
     if (checkpoints.due_in_memory()) checkpoints.save_in_memory();
-    if (checkpoints.due(trainer.step())) checkpoints.save(progress);
+    if (checkpoints.due(trainer.step())) checkpoints.save();
   }
   checkpoints.finish();
 }

@@ -122,6 +122,7 @@ TEST_F(Metrics, WithoutMeasuredWaitsHaveNoFieldsOfThem) {
   const auto j = nlohmann::json::parse(lines().at(0));
   EXPECT_FALSE(j.contains("exposed"));
   EXPECT_FALSE(j.contains("seconds_compute"));
+  EXPECT_FALSE(j.contains("mfu"));
   EXPECT_FALSE(j.contains("joules"));
   EXPECT_FALSE(j.contains("tokens_per_joule"));
 }
@@ -308,6 +309,8 @@ TEST(Fields, SayWhatPeopleLookForFirstThingsFirst) {
                                           "MFU 42 %",          "grad norm 1.500", "lr 3.00e-04",
                                           "memory 3.0/5.0 MiB"};
   EXPECT_EQ(log_fields(record, 1000), expected);
+  record.mfu = {};
+  EXPECT_EQ(log_fields(record, 1000).at(3), "MFU -");
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <array>
 #include <fstream>
 
+#include "core/error.hpp"
 #include "core/log.hpp"
 #include "temporary_folder.hpp"
 
@@ -85,7 +86,14 @@ class Terminal {
 
 const std::string clears = "\r\033[K";
 
-TEST(ProgressBar, DrawsOneLineOverAndOverAtAnyWidth) {
+/// The log as main() sets it up.
+class Progress : public testing::Test {
+ protected:
+  void SetUp() override { setup_logging(); }
+  void TearDown() override { setup_logging(); }  // without a test's files
+};
+
+TEST_F(Progress, DrawsOneLineOverAndOverAtAnyWidth) {
   const Terminal terminal(80);
   ProgressBar progress(0, 100, 1);
   int step = 0;
@@ -93,19 +101,45 @@ TEST(ProgressBar, DrawsOneLineOverAndOverAtAnyWidth) {
     terminal.resize(static_cast<unsigned short>(columns));
     for (int i = 0; i < 15; ++i) {
       ++step;
-      progress.show(step, step_of_100(step), step);
+      progress.show(step, step_of_100(step), step * 0.01);
       const auto text = terminal.read();
-      ASSERT_EQ(text.rfind(clears), 0U) << text;
-      EXPECT_LT(text.size() - clears.size(), static_cast<std::size_t>(columns > 0 ? columns : 80));
+      const auto before = step == 1 ? "" : clears;
+      ASSERT_TRUE(text.starts_with(before)) << text;
+      EXPECT_LT(text.size() - before.size(), static_cast<std::size_t>(columns > 0 ? columns : 80));
       EXPECT_EQ(text.find('\n'), std::string::npos) << "it scrolls";
       EXPECT_NE(text.find(fmt::format("step {:>3}", step)), std::string::npos);
     }
   }
-  progress.clear();
+  spdlog::warn("beware");
+  const auto text = terminal.read();
+  EXPECT_TRUE(text.starts_with(clears)) << text;
+  EXPECT_NE(text.find("beware\r\n["), std::string::npos) << "not above the bar: " << text;
+  print_error("it is over");
+  EXPECT_EQ(terminal.read(), clears + "llamesh: it is over\r\n");
+}
+
+TEST_F(Progress, IsRemovedAtTheEnd) {
+  const Terminal terminal(80);
+  {
+    ProgressBar progress(0, 100, 10);
+    progress.show(1, step_of_100(1), 0.1);
+    terminal.read();
+  }
   EXPECT_EQ(terminal.read(), clears);
 }
 
-TEST(ProgressBar, IsNotSilentForLongWhereStepsAreSlow) {
+TEST_F(Progress, ShowsFewLinesAboveIt) {
+  const Terminal terminal(200);
+  ProgressBar progress(0, 1000, 1);
+  std::string text;
+  for (int step = 1; step <= 100; ++step) {
+    progress.show(step, step_of_100(step), step * 0.2);
+    text += terminal.read();
+  }
+  EXPECT_EQ(std::ranges::count(text, '\n'), 4) << "every 5 s: " << text;
+}
+
+TEST_F(Progress, IsNotSilentForLongWhereStepsAreSlow) {
   const auto lines_of = [&](double seconds_per_step, int steps) {
     testing::internal::CaptureStderr();  // no terminal
     {
@@ -122,15 +156,15 @@ TEST(ProgressBar, IsNotSilentForLongWhereStepsAreSlow) {
   EXPECT_LT(lines_of(10, 60'480), 1000);
 }
 
-TEST(ProgressBar, LeavesTheLinesOfTheLogToTheFile) {
+TEST_F(Progress, LeavesMostLinesOfTheLogToTheFile) {
   const test::TemporaryFolder folder;
   const auto file = folder.path() / "log.txt";
   log_to_file(file.string());
   {
     const Terminal terminal(80);
     ProgressBar progress(0, 10, 4);
-    for (int step = 1; step <= 10; ++step) progress.show(step, step_of_100(step), step);
-    EXPECT_EQ(terminal.read().find('\n'), std::string::npos);
+    for (int step = 1; step <= 10; ++step) progress.show(step, step_of_100(step), step * 0.1);
+    EXPECT_EQ(std::ranges::count(terminal.read(), '\n'), 1) << "not the last step's alone";
   }
   std::ifstream in(file);
   std::string seen;

@@ -116,14 +116,14 @@ std::int64_t collectives_entered() {
 }
 
 /// Returns the number of collectives in which a run measures the GEMM peak again: it does if other
-/// work on these cores was in the way of the first measurement.
+/// work on these cores was in the way of an earlier measurement.
 std::int64_t collectives_of_later_peaks(const Inputs& in) {
   const auto before = collectives_entered();
   measured_gemm_rates(world(), DType::f32);
   const auto each = collectives_entered() - before;
   const auto log = read_file(log_file(in.run.folder), 1 << 20);
   std::int64_t peaks = 0;
-  const std::string_view line = "ran faster than the measured GEMM peak";
+  const std::string_view line = "measured again";
   for (auto at = log.find(line); at != std::string::npos; at = log.find(line, at + 1)) ++peaks;
   return peaks * each;
 }

@@ -144,11 +144,13 @@ TEST(Trainer, AStepsEnergyIsThatOfTheNodesSinceTheOneBefore) {
 TEST(Trainer, MfuIsKnownOnceThePeakIs) {
   const test::TemporaryFolder folder;
   SmallTrainer trainer(inputs_in(folder));
-  EXPECT_EQ(trainer->train_step().mfu, 0);
+  EXPECT_EQ(trainer->train_step().mfu, std::nullopt);
   trainer->measure_gemm_peak();
   const auto mfu = trainer->train_step().mfu;
-  EXPECT_GT(mfu, 0);
-  EXPECT_LE(mfu, 1);
+  ASSERT_EQ(mfu.has_value(), trainer->meter().gemm_peak()->is_sure());
+  if (!mfu) return;  // other work on this machine
+  EXPECT_GT(*mfu, 0);
+  EXPECT_LE(*mfu, 1);
 }
 
 /// Returns the number of collectives for host values in a step.

@@ -62,8 +62,9 @@ void print_table(const train::Setup& setup, double gemm_rate, const std::vector<
   fmt::print("{:<8} {:>10} {:>12} {:>10} {:>8}\n", "step", "seconds", "tokens/s", "of floor",
              "MFU");
   for (const auto& [name, r] : rows)
-    fmt::print("{:<8} {:>10.3f} {:>12.0f} {:>8.0f} % {:>6.0f} %\n", name, r.seconds,
-               r.tokens_per_second, 100 * floor / r.seconds, 100 * r.mfu);
+    fmt::print("{:<8} {:>10.3f} {:>12.0f} {:>8.0f} % {:>6} %\n", name, r.seconds,
+               r.tokens_per_second, 100 * floor / r.seconds,
+               r.mfu ? fmt::format("{:.0f}", 100 * *r.mfu) : "-");
   const auto& best = rows.front().second;
   fmt::print("memory of the fullest rank: valley {:.1f} MiB, peak {:.1f} MiB\n",
              static_cast<double>(best.valley) / (1 << 20),

@@ -12,6 +12,7 @@
 #include "app/report/summary.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
+#include "core/terminal_line.hpp"
 #include "data/data_files.hpp"
 #include "data/encode_jsonl.hpp"
 #include "data/mapped_file.hpp"
@@ -135,7 +136,7 @@ class Work {
     encode_waiting();
     output_.commit();
     file_.finish();
-    progress_.clear();
+    show_terminal_line("");  // no bar below what follows
     const double seconds = seconds_since(start_);
     auto* const to = file_.is_stdout() ? stderr : stdout;
     fmt::print(to,

@@ -110,7 +110,7 @@ void add_step(Exposition& out, const StepRecord& r) {
   out.add(static_cast<double>(r.tokens));
   out.gauge("llamesh_tokens_per_second", "Training speed over all ranks.", r.tokens_per_second);
   out.gauge("llamesh_step_seconds", "Duration of the latest step.", r.seconds);
-  out.gauge("llamesh_mfu_ratio", "Model FLOPs utilization, 0 to 1.", r.mfu);
+  if (r.mfu) out.gauge("llamesh_mfu_ratio", "Model FLOPs utilization, 0 to 1.", *r.mfu);
   out.gauge("llamesh_memory_peak_bytes", "Peak memory of the rank that uses most.",
             static_cast<double>(r.peak));
   if (r.joules) out.gauge("llamesh_step_joules", "Energy since the previous step.", *r.joules);

@@ -95,10 +95,7 @@ class Run {
 
   RunEnd run_until_done() {
     if (const Stop stop = asked_before_training(); stop != Stop::no) {
-      if (checkpoints_.only_in_memory()) {
-        ProgressBar none(trainer_.step(), trainer_.step(), 1);
-        return stop_early(stop, none);
-      }
+      if (checkpoints_.only_in_memory()) return stop_early(stop);
       checkpoints_.release_memory();
       spdlog::info("{}: stopping before the first step", describe(stop, folder_));
       return end(RunPhase::stopped, ExitCode::stopped_early, describe(stop, folder_));
@@ -120,16 +117,16 @@ class Run {
     }
     ProgressBar progress(trainer_.step(), train.steps, setup_.inputs.log.every_steps);
     const auto start = Clock::now();
-    if (checkpoints_.owes_save()) save(progress);
+    if (checkpoints_.owes_save()) save();
     while (!is_done()) {
       const Next next = step(progress, start);
-      if (next.stop != Stop::no && !is_done()) return stop_early(next.stop, progress);
+      if (next.stop != Stop::no && !is_done()) return stop_early(next.stop);
       if (checkpoints_.due_in_memory()) save_in_memory();
-      if (next.save) save(progress);
+      if (next.save) save();
     }
     // Also when there was nothing left to train: a run that took its state from
     // elsewhere owns it now.
-    if (checkpoints_.saved_step() != trainer_.step()) save(progress);
+    if (checkpoints_.saved_step() != trainer_.step()) save();
     checkpoints_.finish();
     checkpoints_.release_memory();
     watchdog_.begin(Activity::ending, trainer_.step());
@@ -163,23 +160,20 @@ class Run {
         trainer_.train_step([this] { watchdog_.progress(); },
                             [&](double seconds) { return asked(trainer_.step() + 1, seconds); },
                             [this] { return heal_nonfinite(); });
-    if (profile_.end(record.step)) {
-      progress.clear();
-      profile_.write();
-    }
+    if (profile_.end(record.step)) profile_.write();
     loss_ = without_nan_sign(record.loss);
     report_.on_step(record);
     if (replica_check_.due()) check_replicas();
     if (std::exchange(first_, false)) {
       check_attention(world_, checkpoints_.saved_attention());
-      log_startup(progress);
+      log_startup();
     }
     progress.show(record.step, log_fields(record, in.train.steps), seconds_since(start));
     const bool evaluates =
         in.evaluate.every_steps > 0 &&
         (record.step == in.train.steps || record.step % in.evaluate.every_steps == 0);
     if (!evaluates) return Next::decode(record.request);
-    evaluate(progress);
+    evaluate();
     // The deadline may have passed.
     return Next::decode(std::max(
         record.request, world_.max(asked(record.step, record.seconds), "whether to stop or save")));
@@ -201,10 +195,10 @@ class Run {
   }
 
   /// Saves only state that has been checked.
-  void save(ProgressBar& progress) {
+  void save() {
     check_replicas();
     trainer_.check_weights();
-    checkpoints_.save(progress);
+    checkpoints_.save();
   }
 
   /// Call it before a save on disk, which may fail.
@@ -214,13 +208,12 @@ class Run {
     checkpoints_.save_in_memory();
   }
 
-  void log_startup(ProgressBar& progress) {
+  void log_startup() {
     startup_.end_phase("first step");
-    progress.clear();
     report_.on_started(startup_, trainer_.step());
   }
 
-  void evaluate(ProgressBar& progress) {
+  void evaluate() {
     watchdog_.begin(Activity::evaluating, trainer_.step());
     const auto sets = setup_.inputs.validation_sets();
     std::vector<double> losses;
@@ -233,7 +226,6 @@ class Run {
       if (sets[i].name == setup_.inputs.deciding_set())
         checkpoints_.on_validation(trainer_.step(), on_all_ranks(losses.back()));
     }
-    progress.clear();
     spdlog::info("step {}: validation loss {} nats per token", trainer_.step(), text);
     report_.on_validation(trainer_.step(), losses);
     if (checkpoints_.validation().has_stopped_improving() &&
@@ -246,14 +238,13 @@ class Run {
     return comm::broadcast_list(world_, std::vector{value}).front();
   }
 
-  RunEnd stop_early(Stop stop, ProgressBar& progress) {
+  RunEnd stop_early(Stop stop) {
     const auto reason = describe(stop, folder_);
-    progress.clear();
     spdlog::info("{}: stopping after step {}", reason, trainer_.step());
     checkpoints_.finish();
     if (checkpoints_.saved_step() != trainer_.step()) {
       if (checkpoints_.fits(deadline_))
-        save(progress);
+        save();
       else
         spdlog::warn(
             "no time is left to save step {} (a save took {:.0f} s): the newest checkpoint is of "

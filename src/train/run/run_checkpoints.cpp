@@ -217,7 +217,7 @@ bool RunCheckpoints::fits(Deadline& deadline) const {
   return world_.min(std::int64_t{fits}, "whether a save fits") != 0;
 }
 
-void RunCheckpoints::save(ProgressBar& progress) {
+void RunCheckpoints::save() {
   finish();
   watchdog_.begin(Activity::saving, trainer_.step(), time_for_first_checkpoint(setup_));
   const auto start = Clock::now();
@@ -229,7 +229,6 @@ void RunCheckpoints::save(ProgressBar& progress) {
   last_save_ = Clock::now();
   blocked_seconds_ = seconds_since(start);
   saved_step_ = trainer_.step();
-  progress.clear();
   if (setup_.inputs.checkpoint.async)
     spdlog::info("saving {}: training blocked for {:.2f} s", under_way_.string(),
                  seconds_since(start));

@@ -16,7 +16,6 @@
 #include "train/run/resume.hpp"
 #include "train/run/run.hpp"
 #include "train/step/trainer.hpp"
-#include "train/terminal/progress_bar.hpp"
 
 namespace llamesh::train {
 
@@ -45,7 +44,7 @@ class RunCheckpoints {
   bool fits(Deadline& deadline) const;
   /// Saves the trainer's state after its last step; an asynchronous save continues until finish().
   /// Collective.
-  void save(ProgressBar& progress);
+  void save();
   /// Waits for an asynchronous save; only then is the checkpoint reported. Collective.
   void finish();
 

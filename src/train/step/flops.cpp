@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "core/error.hpp"
@@ -60,29 +61,44 @@ GemmPeak::GemmPeak(std::function<std::vector<double>()> measure) : measure_(std:
 
 void GemmPeak::measure_again() {
   auto rates = measure_();
-  expects(!rates.empty(), "no GEMM rate was measured");
+  expects(!rates.empty() || best_ > 0, "no GEMM rate was measured");
+  if (rates.empty()) return;
   std::ranges::sort(rates);
-  rate_ = rates.back();
+  best_ = std::max(best_, rates.back());
   median_ = rates[rates.size() / 2];
 }
 
+double GemmPeak::rate() const {
+  return std::max(best_, fastest_step_);
+}
+
+bool GemmPeak::is_sure() const {
+  return median_ >= steady * best_ && fastest_step_ <= best_;
+}
+
 std::string GemmPeak::describe() const {
-  std::string text = fmt::format("GEMM peak {:.0f} GFLOP/s", rate_ / 1e9);
-  if (median_ < steady * rate_)
-    text += fmt::format(" (uncertain, half of the time below {:.0f}: other work on these cores?)",
-                        median_ / 1e9);
+  std::string text = fmt::format("GEMM peak {:.0f} GFLOP/s", rate() / 1e9);
+  if (!is_sure())
+    text += fmt::format(
+        " (unsure, half of the time below {:.0f}: other work on these cores? No MFU until it is "
+        "sure)",
+        median_ / 1e9);
   return text;
 }
 
 bool GemmPeak::observe(double rate) {
-  if (rate <= rate_) return false;
-  for (const double again : measure_()) rate = std::max(rate, again);
-  rate_ = rate;
+  const bool was_sure = is_sure();
+  fastest_step_ = std::max(fastest_step_, rate);
+  if (was_sure && is_sure()) return false;
+  unsure_steps_ = was_sure ? 0 : unsure_steps_ + 1;
+  if (!was_sure && !std::has_single_bit(unsure_steps_)) return false;
+  measure_again();
   return true;
 }
 
-double GemmPeak::utilization(double rate) const {
-  return std::min(1.0, rate / rate_);
+std::optional<double> GemmPeak::utilization(double rate) const {
+  if (!is_sure()) return {};
+  return std::min(1.0, rate / best_);
 }
 
 std::vector<double> measured_gemm_rates(const comm::Communicator& world, DType dtype) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,32 +29,38 @@ double causal_flops_per_token(const model::ModelConfig& config, const model::Par
                               std::int64_t sequence);
 
 /// Peak GEMM FLOP/s over all ranks together, the denominator of MFU: the best among several time
-/// windows. Other load on the machine makes it too low, which shows once a step's GEMMs run faster.
+/// windows. Other load on the machine makes it too low. This shows in windows that differ, or once
+/// a step's GEMMs run faster; then the peak is unsure, and so is MFU.
 class GemmPeak {
  public:
-  /// Calls `measure` for the rate in each window, now and whenever a step was faster; in that case
-  /// it may return none.
+  /// Calls `measure` for the rate in each window, now and in observe(), where it may return none.
   explicit GemmPeak(std::function<std::vector<double>()> measure);
 
-  double rate() const { return rate_; }
-  /// Returns "GEMM peak 235 GFLOP/s", with a note if the windows differ.
+  /// Returns the best window, or the fastest step if that was faster.
+  double rate() const;
+  /// Returns true if the windows agree and no step was faster.
+  bool is_sure() const;
+  /// Returns "GEMM peak 235 GFLOP/s", with a note if it is unsure.
   std::string describe() const;
 
   /// Records a step whose matmuls alone ran at `rate` FLOP/s. If that exceeds the peak, measures
-  /// the peak again, raises it to at least that rate, and returns true.
+  /// the peak again. As long as the peak is unsure, also measures after 1, 2, 4, 8 ... further
+  /// steps. Returns whether it has measured.
   bool observe(double rate);
 
   /// Returns the utilization at `rate` model FLOP/s, at most 1: PaLM's formula counts attention
-  /// beyond the causal half and between documents, which is not computed.
-  double utilization(double rate) const;
-
-  /// Measures again, replacing the earlier windows.
-  void measure_again();
+  /// beyond the causal half and between documents, which is not computed. Empty if the peak is
+  /// unsure.
+  std::optional<double> utilization(double rate) const;
 
  private:
+  void measure_again();
+
   std::function<std::vector<double>()> measure_;
-  double rate_ = 0;
+  double best_ = 0;    ///< window
   double median_ = 0;  ///< over the windows
+  double fastest_step_ = 0;
+  std::uint64_t unsure_steps_ = 0;  ///< since the peak was last sure
 };
 
 /// Returns the combined rate of all ranks in each window. Collective.

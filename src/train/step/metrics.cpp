@@ -121,7 +121,7 @@ std::vector<std::string> dense_log_fields(const StepRecord& r, std::int64_t tota
       fmt::format("step {:>{}}/{}", r.step, fmt::formatted_size("{}", total_steps), total_steps),
       fmt::format("loss {:.4f}", without_nan_sign(r.loss)),
       fmt::format("{:.0f} tokens/s", r.tokens_per_second),
-      fmt::format("MFU {:.0f} %", 100 * r.mfu),
+      r.mfu ? fmt::format("MFU {:.0f} %", 100 * *r.mfu) : "MFU -",
       fmt::format("grad norm {:.3f}", without_nan_sign(r.grad_norm)),
       fmt::format("lr {:.2e}", r.lr),
       fmt::format("memory {:.1f}/{:.1f} MiB", mebibytes(r.valley), mebibytes(r.peak))};
@@ -155,7 +155,6 @@ void MetricsFile::write(const StepRecord& r) {
                                  {"tokens", r.tokens},
                                  {"seconds", r.seconds},
                                  {"tokens_per_second", r.tokens_per_second},
-                                 {"mfu", r.mfu},
                                  {"memory",
                                   {{"valley", r.valley},
                                    {"peak", r.peak},
@@ -170,6 +169,7 @@ void MetricsFile::write(const StepRecord& r) {
     line["seconds_compute"] = r.seconds_compute;
     line["exposed"] = r.exposed;
   }
+  if (r.mfu) line["mfu"] = *r.mfu;
   if (r.joules) line["joules"] = *r.joules;
   if (r.tokens_per_joule > 0) line["tokens_per_joule"] = r.tokens_per_joule;
   if (r.experts) line["experts"] = to_json(*r.experts);

@@ -25,9 +25,10 @@ struct StepRecord {
   /// previous update, and this step's data and passes, but not the time between the two steps.
   double seconds = 0;
   double tokens_per_second = 0;
-  double mfu = 0;           ///< see flops.hpp; relative to the measured GEMM rate over all ranks
-  std::int64_t valley = 0;  ///< bytes in use after the passes, maximum over ranks
-  std::int64_t peak = 0;    ///< peak bytes in use within the step, maximum over ranks
+  /// See flops.hpp; relative to the measured GEMM rate over all ranks. Empty: that is unsure.
+  std::optional<double> mfu = {};
+  std::int64_t valley = 0;            ///< bytes in use after the passes, maximum over ranks
+  std::int64_t peak = 0;              ///< peak bytes in use within the step, maximum over ranks
   std::int64_t predicted_valley = 0;  ///< planned before the first step (Setup::plan_memory)
   std::int64_t predicted_peak = 0;
   /// Bytes of other host memory in use after the passes, maximum over ranks: offloaded state, a

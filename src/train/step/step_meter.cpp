@@ -86,7 +86,7 @@ void StepMeter::measure_gemm_peak() {
 }
 
 void StepMeter::on_bf16_products_changed() {
-  if (gemm_peak_) gemm_peak_->measure_again();
+  if (gemm_peak_) measure_gemm_peak();
   plan_memory();
 }
 
@@ -146,19 +146,24 @@ void StepMeter::end_step(StepRecord& record, std::span<const Sample> by_rank) {
   record.predicted_valley = planned_.valley;
   record.predicted_peak = planned_.peak;
   record.predicted_on_host = planned_.on_host;
-  if (gemm_peak_) record_utilization(record);
   record_traffic(record);
   record_exposed(record, by_rank);
   former_update_ = seconds_since(update_begin_);
+  if (gemm_peak_) record_utilization(record);  // may measure, which is no part of a step
 }
 
 void StepMeter::record_utilization(StepRecord& record) {
   const double peak = gemm_peak_->rate();
-  if (gemm_peak_->observe(record.tokens_per_second * matmul_flops_per_token(*setup_.table)))
+  const double rate = record.tokens_per_second * matmul_flops_per_token(*setup_.table);
+  const bool measured = gemm_peak_->observe(rate);
+  if (rate > peak && !std::exchange(doubted_peak_, true))
     spdlog::info(
-        "step {} ran faster than the measured GEMM peak of {:.0f} GFLOP/s: the peak is {:.0f} from "
-        "here on, and earlier MFU values were too high",
-        record.step, peak / 1e9, gemm_peak_->rate() / 1e9);
+        "step {} ran faster than the measured GEMM peak of {:.0f} GFLOP/s, so earlier MFU values "
+        "were too high; measured again: {}",
+        record.step, peak / 1e9, gemm_peak_->describe());
+  else if (measured)
+    log_to_file_only(
+        fmt::format("measured again after step {}: {}", record.step, gemm_peak_->describe()));
   record.mfu = gemm_peak_->utilization(
       record.tokens_per_second *
       flops_per_token(setup_.inputs.model, *setup_.table, setup_.inputs.data.sequence_length));

@@ -36,7 +36,7 @@ class StepMeter {
   std::string describe_energy() const { return energy_.describe(); }
 
   /// Measures the peak GEMM rate over all ranks together, the denominator of MFU. Called before the
-  /// first step; without it MFU is 0. Takes a fifth of a second. Collective.
+  /// first step; without it no MFU is known. Takes a fifth of a second. Collective.
   void measure_gemm_peak();
   /// Returns the peak GEMM rate, if it has been measured.
   const std::optional<GemmPeak>& gemm_peak() const { return gemm_peak_; }
@@ -94,6 +94,7 @@ class StepMeter {
   const Engine& engine_;
   int threads_;
   std::optional<GemmPeak> gemm_peak_;
+  bool doubted_peak_ = false;  ///< the log says that a step was faster than it
   device::EnergyMeter energy_;
   double step_joules_ = 0;  ///< as in Sample: a step may be sampled twice
   PlannedMemory planned_;   ///< maximum over the ranks

@@ -126,7 +126,6 @@ void EventFile::write(const StepRecord& r) {
                                         {"train/tokens", static_cast<double>(r.tokens)},
                                         {"speed/seconds", r.seconds},
                                         {"speed/tokens_per_second", r.tokens_per_second},
-                                        {"speed/mfu", r.mfu},
                                         {"memory/valley", static_cast<double>(r.valley)},
                                         {"memory/peak", static_cast<double>(r.peak)}};
   for (const auto& [axis, bytes] : r.traffic)
@@ -134,6 +133,7 @@ void EventFile::write(const StepRecord& r) {
   for (const auto& [axis, bytes] : r.traffic_between_nodes)
     scalars["traffic_between_nodes/" + axis] = static_cast<double>(bytes);
   for (const auto& [axis, seconds] : r.exposed) scalars["exposed/" + axis] = seconds;
+  if (r.mfu) scalars["speed/mfu"] = *r.mfu;
   if (r.joules) scalars["energy/joules"] = *r.joules;
   if (r.tokens_per_joule > 0) scalars["energy/tokens_per_joule"] = r.tokens_per_joule;
   if (r.experts) add_experts(*r.experts, scalars);

@@ -5,12 +5,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <iterator>
 #include <string_view>
 
 #include "core/log.hpp"
 #include "core/process.hpp"
+#include "core/terminal_line.hpp"
 #include "core/text.hpp"
 
 namespace llamesh::train {
@@ -52,35 +52,26 @@ ProgressBar::ProgressBar(std::int64_t first_step, std::int64_t total_steps,
       terminal_(isatty(STDERR_FILENO) == 1) {}
 
 ProgressBar::~ProgressBar() {
-  if (drawn_) std::fputc('\n', stderr);
-}
-
-void ProgressBar::clear() {
-  if (drawn_) std::fputs("\r\033[K", stderr);
-  drawn_ = false;
+  if (terminal_) show_terminal_line("");
 }
 
 void ProgressBar::show(std::int64_t step, const std::vector<std::string>& fields, double seconds) {
   if (this_process().rank != 0) return;
-  const bool overdue =
-      !terminal_ && seconds - logged_at_ >= std::max(longest_silence, seconds / 100);
-  if (step % every_steps_ == 0 || step == total_steps_ || overdue) {
+  const bool due = step % every_steps_ == 0;
+  const bool overdue = seconds - logged_at_ >= std::max(longest_silence, seconds / 100);
+  const auto line = fmt::format("{}", fmt::join(fields, "  "));
+  if (overdue || step == total_steps_ || (due && !terminal_)) {
     logged_at_ = seconds;
-    const auto line = fmt::format("{}", fmt::join(fields, "  "));
-    if (terminal_)
-      log_to_file_only(line);
-    else
-      spdlog::info("{}", line);
+    spdlog::info("{}", line);
+  } else if (due) {
+    log_to_file_only(line);
   }
   if (!terminal_) return;
   const auto total = static_cast<double>(std::max<std::int64_t>(1, total_steps_));
   const double left = seconds / static_cast<double>(std::max<std::int64_t>(1, step - first_step_)) *
                       static_cast<double>(total_steps_ - step);
-  const auto line = fmt::format("\r\033[K{}", bar_line(static_cast<double>(step) / total, fields,
-                                                       left, terminal_columns(STDERR_FILENO)));
-  std::fputs(line.c_str(), stderr);  // a closed terminal is no error
-  std::fflush(stderr);
-  drawn_ = true;
+  show_terminal_line(
+      bar_line(static_cast<double>(step) / total, fields, left, terminal_columns(STDERR_FILENO)));
 }
 
 }  // namespace llamesh::train
