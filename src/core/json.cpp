@@ -51,7 +51,29 @@ class JsonGuard {
   std::vector<std::set<std::string>> keys_;  // for the enclosing objects
 };
 
+/// Refuses a text whose parser ended at a byte, counted from 1.
+[[noreturn]] void refuse(std::string_view name, std::string_view not_json,
+                         const nlohmann::json::parse_error& error) {
+  const auto at = fmt::format("byte {}", error.byte);
+  const auto problem = wrong_string(error, at);
+  if (!problem.empty()) fail(ExitCode::bad_input, "{}: {}", name, problem);
+  fail(ExitCode::bad_input, "{}: {} {}", name, not_json, at);
+}
+
 }  // namespace
+
+std::string wrong_string(const nlohmann::json::exception& error, std::string_view at) {
+  const std::string_view text = error.what();
+  // Python's json.dumps writes them for characters that it could not decode.
+  if (text.find("invalid string: surrogate") != text.npos)
+    return fmt::format(
+        "the \\u escape at {} is half of a surrogate pair, which is no character; remove it, or "
+        "add "
+        "the other half",
+        at);
+  const bool not_utf8 = text.find("invalid string: ill-formed UTF-8") != text.npos;
+  return not_utf8 ? fmt::format("not UTF-8 at {}", at) : "";
+}
 
 Json parse_json_object(const std::string& text, const std::string& name) {
   // The parser would take it for the end.
@@ -63,7 +85,7 @@ Json parse_json_object(const std::string& text, const std::string& name) {
       return guard(depth, event, parsed);
     });
   } catch (const Json::parse_error& error) {
-    fail(ExitCode::bad_input, "{}: not JSON at its byte {}", name, error.byte);
+    refuse(name, "not JSON at its", error);
   } catch (const Json::exception&) {  // a number beyond the range of double
     fail(ExitCode::bad_input, "{}: not JSON: a number is out of range", name);
   }
@@ -84,7 +106,7 @@ json parse_json(std::string_view text, std::string_view name) {
   try {
     return json::parse(text, check_depth);
   } catch (const json::parse_error& error) {
-    fail(ExitCode::bad_input, "{}: not valid JSON at byte {}", name, error.byte);
+    refuse(name, "not valid JSON at", error);
   } catch (const json::exception&) {
     fail(ExitCode::bad_input, "{}: not valid JSON: a number is out of range", name);
   }

@@ -18,6 +18,10 @@ nlohmann::ordered_json parse_json_object(const std::string& text, const std::str
 /// (the library copies and prints recursively).
 nlohmann::json parse_json(std::string_view text, std::string_view name);
 
+/// Returns what is wrong with a string in JSON `at` a place, "byte 12"; empty if the library
+/// refuses the text for its syntax.
+std::string wrong_string(const nlohmann::json::exception& error, std::string_view at);
+
 /// Returns an integer in [least, most], otherwise throws a user error. The library alone would
 /// accept 1.5 and true, and truncate a number that does not fit.
 std::int64_t to_integer(const nlohmann::json& value, std::int64_t least,

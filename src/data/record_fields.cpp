@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.hpp"
+#include "core/json.hpp"
 #include "core/text.hpp"
 
 namespace llamesh::data {
@@ -130,15 +131,20 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool parse_error(std::size_t position, const std::string& /*token*/,
-                   const nlohmann::json::exception& /*error*/) override {
+                   const nlohmann::json::exception& error) override {
+    const auto problem = wrong_string(error, at(position));
+    if (!problem.empty()) fail(ExitCode::bad_input, "{}: {}", where_, problem);
     refuse_json(position);
   }
   [[noreturn]] void refuse_json(std::size_t position) const {
-    fail(ExitCode::bad_input, "{}: not valid JSON at byte {} of the {}", where_, position,
-         where_.record == 0 ? "line; each line holds one object" : "record");
+    fail(ExitCode::bad_input, "{}: not valid JSON at {}{}", where_, at(position),
+         where_.record == 0 ? "; each line holds one object" : "");
   }
 
  private:
+  std::string at(std::size_t position) const {
+    return fmt::format("byte {} of the {}", position, where_.record == 0 ? "line" : "record");
+  }
   bool in_message() const { return depth_ == 3 && in_messages_; }
   MessageFields& message() { return fields_.messages->back(); }
 

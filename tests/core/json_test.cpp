@@ -15,7 +15,9 @@ std::string refusal(std::string_view text) {
 TEST(Json, SaysWhereItIsMalformed) {
   EXPECT_EQ(parse_json(R"({"a": [1, 2.5, "x"]})", "a.json").at("a").size(), 3U);
   EXPECT_EQ(refusal("{\"a\": }"), "a.json: not valid JSON at byte 7");
-  EXPECT_EQ(refusal("\"\xff\""), "a.json: not valid JSON at byte 2");
+  EXPECT_EQ(refusal("\"\xff\""), "a.json: not UTF-8 at byte 2");
+  for (const char* half : {R"("\ud83d")", R"("\ud83dx")", R"("\ude00")"})
+    EXPECT_NE(refusal(half).find("is half of a surrogate pair"), std::string::npos) << half;
   EXPECT_EQ(refusal("[1e999]"), "a.json: not valid JSON: a number is out of range");
   EXPECT_EQ(refusal({"{}\0{", 4}), "a.json: not valid JSON: there is a NUL at byte 3");
 }

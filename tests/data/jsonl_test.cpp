@@ -98,7 +98,8 @@ TEST(Jsonl, RefusalsNameFileAndLine) {
   };
   refused(R"({"text": "a)", "not valid JSON at byte 12");
   refused(R"({"text": "a"} {"text": "b"})", "not valid JSON");
-  refused("{\"text\": \"\xff\"}", "not valid JSON");
+  refused("{\"text\": \"\xff\"}", "not UTF-8 at byte 11 of the line");
+  refused(R"({"text": "\ud83d"})", "escape at byte 17 of the line is half of a surrogate pair");
   refused("nonsense", "not valid JSON");
   refused(std::string("{\"text\": \"a\"}\0 more", 19), "not valid JSON at byte 14");
   for (const char* line : {"5", "\"text\"", "[1]", "null", "true"})
