@@ -60,7 +60,7 @@ std::string one_line(std::string text) {
   constexpr std::size_t longest = 4000;
   std::ranges::replace_if(
       text, [](char c) { return c == '\n' || c == '\r' || c == '\t'; }, ' ');
-  text = printable(text);
+  text = with_short_words(printable(text));
   if (text.size() > longest) text.replace(longest / 2, text.size() - longest, " [...] ");
   return text;
 }

@@ -170,4 +170,23 @@ std::string excerpt(std::string_view text) {
   return printable(text.substr(0, end)) + "...";
 }
 
+std::string with_short_words(std::string_view text) {
+  constexpr std::size_t longest_word = 1000, tail = 20;
+  std::string shortened;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const auto end = std::min(text.find(' ', begin), text.size());
+    const auto word = text.substr(begin, end - begin);
+    if (word.size() > longest_word) {
+      auto last = word.size() - tail;
+      while (last < word.size() && continues_character(word[last])) ++last;
+      shortened.append(excerpt(word)).append(word.substr(last));
+    } else {
+      shortened += word;
+    }
+    if (end < text.size()) shortened += ' ';
+    begin = end + 1;
+  }
+  return shortened;
+}
+
 }  // namespace llamesh

@@ -40,4 +40,8 @@ std::string printable(std::string_view text);
 /// first 120 bytes and "...", without a character that is cut in two.
 std::string excerpt(std::string_view text);
 
+/// Returns the text with words of more than 1000 bytes, longer than any path in use, reduced to
+/// their beginning, "..." and their end.
+std::string with_short_words(std::string_view text);
+
 }  // namespace llamesh
