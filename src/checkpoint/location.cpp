@@ -11,6 +11,7 @@
 #include "checkpoint/state_reader.hpp"
 #include "checkpoint/store.hpp"
 #include "core/error.hpp"
+#include "core/file.hpp"
 #include "data/data_files.hpp"
 #include "data/mapped_file.hpp"
 #include "data/token_ids.hpp"
@@ -65,7 +66,7 @@ Location locate(const std::string& name) {
   const fs::path path = without_hf_prefix(name);
   validate(!path.empty(),
            "'{}' does not name a folder; write hf:FOLDER, or the path of a checkpoint", name);
-  validate(fs::exists(path), "{} does not exist", path.string());
+  validate(fs::exists(path), "{} does not exist{}", path.string(), did_you_mean_path(path));
   validate(!holds_adapters_only(path),
            "{} holds adapters only; name its file adapter_model.safetensors", path.string());
   if (name.starts_with(hf_prefix)) {
@@ -107,7 +108,8 @@ fs::path newest_good(const Location& location, std::string_view group) {
 std::vector<fs::path> checkpoints_to_resume(const std::string& path) {
   std::error_code error;
   const auto plain = without_hf_prefix(path);
-  validate(fs::exists(plain, error), "checkpoint.resume: {} does not exist", plain);
+  validate(fs::exists(plain, error), "checkpoint.resume: {} does not exist{}", plain,
+           did_you_mean_path(plain));
   validate(!holds_adapters_only(plain),
            "checkpoint.resume: {0} holds adapters only; start from them by model.lora.from={0}",
            plain);

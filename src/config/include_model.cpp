@@ -11,6 +11,7 @@
 #include "config/key_writer.hpp"
 #include "config/keys.hpp"
 #include "core/error.hpp"
+#include "core/file.hpp"
 #include "model/config_json.hpp"
 #include "model/lora.hpp"
 
@@ -54,7 +55,7 @@ void check_hf_folder(const fs::path& folder, const std::string& where, const std
                ? fmt::format("; if you mean the model on the Hugging Face Hub, download it first: "
                              "hf download {0} --local-dir {0}",
                              written)
-               : "");
+               : did_you_mean_path(folder));
   validate(fs::is_directory(folder, ignored), "{}: model.hf: {} is not a folder", where,
            folder.string());
   validate(!checkpoint::holds_adapters_only(folder),
@@ -95,7 +96,8 @@ void include_hf_folder(Node& model, Node& hf, const std::string& name) {
 void include_model_file(Node& model, const Node& file, const std::string& name) {
   const std::string path = resolve_path(file, name).string();
   std::error_code ignored;
-  validate(fs::exists(path, ignored), "{}: model.file: '{}' does not exist", file.where, path);
+  validate(fs::exists(path, ignored), "{}: model.file: '{}' does not exist{}", file.where, path,
+           did_you_mean_path(path));
   Node below = parse_tree(read_yaml_file(path), path);
   validate(below.kind == Node::Kind::map, "{}: expected the keys of a model, got {}", below.where,
            below.describe());

@@ -125,8 +125,8 @@ void resolve_tokenizer(Inputs& in) {
   std::error_code ignored;
   validate(tokenizer == "byte" || fs::exists(tokenizer, ignored),
            "'{}' does not exist; give byte, a SentencePiece .model, a Hugging Face tokenizer.json, "
-           "or a folder that holds one of them",
-           tokenizer);
+           "or a folder that holds one of them{}",
+           tokenizer, did_you_mean_path(tokenizer));
   if (folder_has_one && decided && !is_of_folder(tokenizer, folder))
     in.notes.push_back(fmt::format(
         "data.tokenizer is {}, not the tokenizer of model.hf {}: the model has learnt other tokens",

@@ -5,12 +5,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <utility>
+#include <vector>
 
 #include "core/process.hpp"
+#include "core/text.hpp"
 
 namespace llamesh {
 namespace {
@@ -55,7 +59,8 @@ Descriptor Descriptor::to_read(const fs::path& path, ExitCode wrong_file) {
     if (why == std::errc::no_such_device_or_address)  // a socket
       fail(wrong_file, "'{}' is not a regular file", path.string());
     fail(exit_code_of(why) == ExitCode::bad_input ? wrong_file : ExitCode::io_failure,
-         "'{}' cannot be opened: {}", path.string(), std::strerror(why.value()));
+         "'{}' cannot be opened: {}{}", path.string(), std::strerror(why.value()),
+         why == std::errc::no_such_file_or_directory ? did_you_mean_path(path) : "");
   }
   Descriptor file(fd, path);
   file.require_regular(wrong_file);
@@ -166,6 +171,48 @@ std::string read_file(const fs::path& path, std::int64_t max_bytes, ExitCode wro
   std::string text(static_cast<std::size_t>(bytes), '\0');
   file.read(0, text.data(), bytes);
   return text;
+}
+
+namespace {
+
+/// Returns the names in a folder that differ from `name` in a third of its characters at most, and
+/// the least of all.
+std::vector<std::string> near_names(const fs::path& folder, const std::string& name) {
+  std::vector<std::string> near;
+  std::size_t least = name.size() / 3;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    auto other = at->path().filename().string();
+    const auto distance = edit_distance(name, other);
+    if (distance > least) continue;
+    if (distance < least) near.clear();
+    least = distance;
+    near.push_back(std::move(other));
+  }
+  std::ranges::sort(near);
+  return near;
+}
+
+}  // namespace
+
+std::string did_you_mean_path(const fs::path& path) {
+  std::error_code ignored;
+  fs::path there;
+  auto part = path.begin();
+  while (part != path.end() && fs::exists(there / *part, ignored)) there /= *part++;
+  if (part == path.end()) return "";
+  fs::path rest;
+  for (auto at = std::next(part); at != path.end(); ++at) rest /= *at;
+  std::string found;
+  const auto add = [&](const fs::path& candidate) {
+    if (fs::exists(candidate, ignored))
+      found += fmt::format("{} '{}'", found.empty() ? "; did you mean" : " or", candidate.string());
+  };
+  if (path.is_relative()) add("runs" / path);
+  if (part->string().size() < 256)  // no name is longer
+    for (const auto& name : near_names(there.empty() ? "." : there, part->string()))
+      add(rest.empty() ? there / name : there / name / rest);
+  return found.empty() ? "" : found + '?';
 }
 
 void for_each_line(const Descriptor& file,

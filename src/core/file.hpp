@@ -67,6 +67,10 @@ std::string read_file(const std::filesystem::path& path, std::int64_t max_bytes,
 void for_each_line(const Descriptor& file,
                    const std::function<void(std::string_view line, bool ended)>& visit);
 
+/// Returns "; did you mean 'inputs/tiny.yaml'?" for a path that does not exist, if a name in its
+/// deepest existing folder, or in runs/, leads to one that does; else an empty string.
+std::string did_you_mean_path(const std::filesystem::path& path);
+
 /// Calls fsync on a folder: on return its names are on disk.
 void sync_folder(const std::filesystem::path& folder);
 

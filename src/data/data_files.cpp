@@ -77,7 +77,8 @@ std::vector<std::string> files_of_list(const std::string& list, Format format) {
     const std::string word(line);
     try {
       auto found = is_folder(word) ? files_of_folder(word, format) : files_of_pattern(word, format);
-      validate(found != std::vector{word} || is_there(word), "'{}' does not exist", excerpt(word));
+      validate(found != std::vector{word} || is_there(word), "'{}' does not exist{}", excerpt(word),
+               did_you_mean_path(word));
       for (std::string& file : found) files.push_back(std::move(file));
     } catch (const Error& error) {
       fail(error.code(), "'{}', line {}: {}", list, number, error.what());

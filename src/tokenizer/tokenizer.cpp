@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "core/error.hpp"
+#include "core/file.hpp"
 #include "core/hash.hpp"
 #include "tokenizer/utf8.hpp"
 
@@ -119,7 +120,8 @@ std::shared_ptr<const Tokenizer> open_tokenizer(const std::string& name) {
   const auto extension = fs::path(name).extension();
   if (extension == ".json") return open_hugging_face(name);
   if (extension == ".model") return open_sentencepiece(name);
-  validate(fs::exists(name, ignored), "the tokenizer '{}' does not exist", name);
+  validate(fs::exists(name, ignored), "the tokenizer '{}' does not exist{}", name,
+           did_you_mean_path(name));
   fail(
       ExitCode::bad_input,
       "the tokenizer '{}' is of an unknown kind; give byte, a SentencePiece .model, a Hugging Face "

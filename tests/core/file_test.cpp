@@ -57,6 +57,34 @@ TEST_F(File, IsNotReadWhenItIsTooLong) {
   EXPECT_NE(what.find("has 1099511627776 bytes; at most 100 are read"), std::string::npos) << what;
 }
 
+TEST_F(File, AMissingOneNamesThoseThatAreNear) {
+  fs::create_directories(folder_.path("inputs/more"));
+  folder_.write("inputs/tiny.yaml", "");
+  folder_.write("inputs/more/tiny2.yaml", "");
+  const auto near = [&](const std::string& path) { return did_you_mean_path(folder_.path(path)); };
+  const auto hint = [&](const std::string& path) {
+    return "; did you mean '" + folder_.path(path) + "'?";
+  };
+  EXPECT_EQ(near("input/tiny.yaml"), hint("inputs/tiny.yaml"));
+  EXPECT_EQ(near("inputs/tinny.yaml"), hint("inputs/tiny.yaml"));
+  EXPECT_EQ(near("inputs/mroe/tiny2.yaml"), "") << "two letters of four";
+  EXPECT_EQ(near("inputs/mor/tiny2.yaml"), hint("inputs/more/tiny2.yaml"));
+  EXPECT_EQ(near("input/other.yaml"), "") << "inputs has none";
+  EXPECT_EQ(near("inputs/" + std::string(300, 'x')), "");
+  EXPECT_EQ(near("inputs"), "") << "it is there";
+  std::string what;
+  EXPECT_EQ(code_of([&] { read_file(folder_.path("input/tiny.yaml"), 100); }, &what),
+            ExitCode::bad_input);
+  EXPECT_TRUE(what.ends_with("No such file or directory" + hint("inputs/tiny.yaml"))) << what;
+
+  const auto here = fs::current_path();
+  fs::current_path(folder_.path());
+  fs::create_directories("runs/own");
+  EXPECT_EQ(did_you_mean_path("own"), "; did you mean 'runs/own'?");
+  EXPECT_EQ(did_you_mean_path("input/tiny.yaml"), "; did you mean 'inputs/tiny.yaml'?");
+  fs::current_path(here);
+}
+
 TEST_F(File, OnlyARegularOneAndNoLinkIsWritten) {
   for (const auto& kind : test::hostile_kinds())
     for (const int flags : {O_WRONLY, O_RDWR | O_CREAT | O_APPEND}) {

@@ -32,7 +32,10 @@ not_yaml() {
   printf 'run: {name: x\ndata: [\n' >a.yaml
   refused 3 "a.yaml:" "not valid YAML" -- a.yaml
 }
-missing_inputs() { refused 3 "nowhere.yaml" "No such file" -- nowhere.yaml; }
+missing_inputs() {
+  refused 3 "nowhere.yaml" "No such file" -- nowhere.yaml
+  refused 3 "did you mean 'inputs/tiny.yaml'?" -- input/tiny.yaml
+}
 global_batch_not_divisible() {
   refused 4 "train.global_batch 10" "4 ranks" "train.micro_batch 1 = 4" -- $tiny train.global_batch=10
 }

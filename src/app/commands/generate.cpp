@@ -23,6 +23,7 @@
 #include "comm/mesh/launch.hpp"
 #include "comm/mesh/session.hpp"
 #include "core/clock.hpp"
+#include "core/file.hpp"
 #include "core/log.hpp"
 #include "device/buffer.hpp"
 #include "model/decoder.hpp"
@@ -46,7 +47,8 @@ std::string prompt_of(const GenerateArguments& arguments) {
   validate(!std::filesystem::is_directory(arguments.prompt_file, ignored),
            "--prompt-file '{}' is a folder; name a file", arguments.prompt_file);
   std::ifstream in(arguments.prompt_file, std::ios::binary);
-  validate(in.good(), "cannot read '{}'", arguments.prompt_file);
+  validate(in.good(), "cannot read '{}'{}", arguments.prompt_file,
+           did_you_mean_path(arguments.prompt_file));
   return {std::istreambuf_iterator<char>(in), {}};
 }
 

@@ -168,7 +168,8 @@ RunMetrics read_lines(const std::filesystem::path& file) {
 RunMetrics read_metrics(const std::filesystem::path& file) {
   std::error_code ignored;
   validate(std::filesystem::exists(file, ignored),
-           "{} does not exist; give a run folder that llamesh train has written", file.string());
+           "{} does not exist; give a run folder that llamesh train has written{}", file.string(),
+           did_you_mean_path(file.parent_path()));
   RunMetrics run = read_lines(file);
   validate(!run.steps.empty(), "{} has no training step yet; train the run first", file.string());
   return run;

@@ -153,7 +153,8 @@ bool RunStatus::ended() const {
 RunStatus read_status(const fs::path& run_folder) {
   std::error_code ignored;
   validate(fs::is_directory(run_folder, ignored),
-           "{} is not a folder; give a run folder such as runs/tiny", run_folder.string());
+           "{} is not a folder; give a run folder such as runs/tiny{}", run_folder.string(),
+           did_you_mean_path(run_folder));
   const auto state = train::read_run_state(run_folder);
   const auto metrics = newest_metrics(run_folder / "metrics.jsonl");
   RunStatus status;
