@@ -1,6 +1,7 @@
 # What `cmake --install` puts below the prefix:
 #   bin/llamesh
 #   share/llamesh/                           inputs, slurm, launchers, reframe, docs, README.md, CONTRIBUTING.md, LICENSE
+#   share/bash-completion/completions/llamesh, share/zsh/site-functions/_llamesh
 #   share/modulefiles/llamesh/VERSION        for Environment Modules (Tcl)
 #   share/lmod/modulefiles/llamesh/VERSION.lua   for Lmod
 include(${CMAKE_CURRENT_LIST_DIR}/../modules/loaded_modules.cmake)
@@ -10,6 +11,23 @@ include(${CMAKE_CURRENT_LIST_DIR}/../modules/loaded_modules.cmake)
 set_target_properties(llamesh PROPERTIES INSTALL_RPATH "\$ORIGIN/../lib" INSTALL_RPATH_USE_LINK_PATH ON)
 install(DIRECTORY inputs slurm launchers packaging/reframe docs DESTINATION share/llamesh USE_SOURCE_PERMISSIONS OPTIONAL)
 install(FILES README.md CONTRIBUTING.md LICENSE DESTINATION share/llamesh)
+
+# The program itself writes its completions, if it runs here: it may have been built for other CPUs.
+function(llamesh_install_completion shell file)
+  get_filename_component(folder ${file} DIRECTORY)
+  set(script ${PROJECT_BINARY_DIR}/completion.${shell})
+  install(CODE "
+    execute_process(COMMAND [==[$<TARGET_FILE:llamesh>]==] completion ${shell} OUTPUT_FILE [==[${script}]==]
+                    RESULT_VARIABLE failed ERROR_QUIET)
+    if(failed)
+      message(STATUS \"No completion for ${shell}: llamesh does not run here (\${failed})\")
+      file(REMOVE [==[${script}]==])
+    endif()")
+  get_filename_component(name ${file} NAME)
+  install(FILES ${script} DESTINATION ${folder} RENAME ${name} OPTIONAL)
+endfunction()
+llamesh_install_completion(bash share/bash-completion/completions/llamesh)
+llamesh_install_completion(zsh share/zsh/site-functions/_llamesh)
 
 # The modules that the build was made with, so that users get the same; a list like gcc/12;openmpi/4.1.
 llamesh_loaded_modules(loaded "$ENV{LOADEDMODULES}")

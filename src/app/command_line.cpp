@@ -3,17 +3,17 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
 #include <initializer_list>
 
 #include "app/bench/bench.hpp"
 #include "app/commands/commands.hpp"
+#include "app/completion.hpp"
+#include "app/help_formatter.hpp"
 #include "app/program.hpp"
 #include "app/report/report.hpp"
 #include "core/enum_names.hpp"
 #include "core/log.hpp"
-#include "core/text.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -60,35 +60,12 @@ void add_examples(CLI::App* command, std::initializer_list<const char*> lines) {
 
 }  // namespace
 
-std::string CommandLine::problem(const CLI::ParseError& error,
-                                 const std::vector<std::string>& arguments) {
-  const CLI::App* at = cli_.get();
-  std::string help = "llamesh";
-  for (const auto& word : arguments) {
-    const auto commands = at->get_subcommands([](const CLI::App*) { return true; });
-    if (commands.empty() || word.starts_with('-')) break;
-    std::vector<std::string> names;
-    for (const auto* command : commands) names.push_back(command->get_name());
-    const auto found = std::ranges::find(names, word);
-    if (found == names.end())
-      return fmt::format("there is no command '{}'{}; see {} --help", excerpt(word),
-                         did_you_mean(word, names), help);
-    at = commands[static_cast<std::size_t>(found - names.begin())];
-    help += ' ' + word;
-  }
-  std::string text = error.what();
-  for (const auto& word : arguments)  // as it quotes them
-    if (const auto quoted = excerpt(word); quoted != word)
-      for (auto begin = text.find(word); begin != text.npos; begin = text.find(word, begin + 1))
-        text.replace(begin, word.size(), quoted);
-  return fmt::format("{}; see {} --help", text, help);
-}
-
 CommandLine::~CommandLine() = default;
 
 CommandLine::CommandLine()
     : cli_(std::make_unique<CLI::App>("llamesh trains Llama-class models over an MPI device mesh.",
                                       "llamesh")) {
+  cli_->formatter(std::make_shared<HelpFormatter>());
   cli_->set_version_flag("--version", version_text());
   cli_->require_subcommand(0, 1);  // with 1 a misspelt command would be reported as a missing one
   add_train();
@@ -98,6 +75,7 @@ CommandLine::CommandLine()
   add_models();
   add_tokenize();
   add_bench();
+  add_help();
 }
 
 void CommandLine::runs(CLI::App* subcommand, std::function<int()> run) {
@@ -452,6 +430,33 @@ void CommandLine::add_bench_step(CLI::App* bench) {
   add_examples(command, {"llamesh bench step",
                          "mpirun -n 4 llamesh bench step inputs/tiny.yaml train.micro_batch=2"});
   runs(command, [this] { return bench_step(rest_, device_, gemm_table_, existing_); });
+}
+
+void CommandLine::add_help() {
+  auto* command = cli_->add_subcommand("help", "Print this help, or that of a command");
+  command->add_option("COMMAND", rest_, "For example train, or bench gemm");
+  add_examples(command, {"llamesh help train", "llamesh help bench gemm"});
+  runs(command, [this] {
+    fmt::print("{}", help(rest_));
+    return 0;
+  });
+
+  command = cli_->add_subcommand("version", "Print what llamesh was built with, and stop");
+  add_examples(command, {"llamesh version", "srun -n 1 llamesh version"});
+  runs(command, [] {
+    fmt::print("{}\n", version_text());
+    return 0;
+  });
+
+  command = cli_->add_subcommand("completion", "Print a script that completes command lines");
+  command->add_option("SHELL", path_, "bash or zsh")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh"}));
+  add_examples(command, {"llamesh completion bash", "llamesh completion zsh"});
+  runs(command, [this] {
+    fmt::print("{}", completion_script(*cli_, path_ == "zsh" ? Shell::zsh : Shell::bash));
+    return 0;
+  });
 }
 
 int run_command_line(const comm::Launch& launch, int argc, char** argv) {

@@ -29,8 +29,13 @@ class CommandLine {
   const std::function<int()>& command() const { return command_; }
   /// Describes why the parser refused these arguments, with a hint for a misspelt command.
   std::string problem(const CLI::ParseError& error, const std::vector<std::string>& arguments);
+  /// Returns the help of the command that the words name, of llamesh itself without any. Throws a
+  /// user error for a word that names none.
+  std::string help(const std::vector<std::string>& words) const;
 
  private:
+  struct Named;
+  Named find(const std::vector<std::string>& words) const;
   void add_train();
   void add_supervise();
   void add_plan();
@@ -39,6 +44,7 @@ class CommandLine {
   void add_tokenize();
   void add_bench();
   void add_bench_step(CLI::App* bench);
+  void add_help();
   void runs(CLI::App* subcommand, std::function<int()> run);
 
   std::unique_ptr<CLI::App> cli_;

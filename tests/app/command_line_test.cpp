@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "support.hpp"
+
 namespace llamesh::app {
 namespace {
 
@@ -73,6 +75,28 @@ TEST(CommandLine, LongWordsAreQuotedInPart) {
   const auto not_a_number = problem({"plan", "a.yaml", "--ranks", longest});
   EXPECT_NE(not_a_number.find(shown), std::string::npos) << not_a_number;
   EXPECT_LT(not_a_number.size(), 300U);
+}
+
+TEST(CommandLine, HelpFitsInto100Columns) {
+  CommandLine line;
+  std::string all = line.help({});
+  for (const auto* command : leaves(&line.parser()))
+    all += command->get_parent() == &line.parser()
+               ? line.help({command->get_name()})
+               : line.help({command->get_parent()->get_name(), command->get_name()});
+  std::istringstream lines(all);
+  for (std::string text; std::getline(lines, text);) EXPECT_LE(text.size(), 100U) << text;
+  EXPECT_NE(all.find("\n                              which also records documents"), all.npos)
+      << all;
+}
+
+TEST(CommandLine, HelpIsThatOfTheCommand) {
+  const CommandLine line;
+  EXPECT_NE(line.help({}).find("Usage: llamesh [OPTIONS] [SUBCOMMAND]"), std::string::npos);
+  EXPECT_NE(line.help({"bench", "gemm"}).find("Usage: llamesh bench gemm [OPTIONS]"),
+            std::string::npos);
+  EXPECT_EQ(test::error_of([&] { static_cast<void>(line.help({"trian"})); }),
+            "there is no command 'trian'; did you mean 'train'?; see llamesh --help");
 }
 
 TEST(CommandLine, AMisspeltCommandNamesTheNearest) {

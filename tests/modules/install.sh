@@ -21,6 +21,8 @@ all_is_there() {
   done
   diff -r "$source/packaging/reframe" "$prefix/share/llamesh/reframe" || fail "reframe is not as in the sources"
   cmp "$source/LICENSE" "$prefix/share/llamesh/LICENSE"
+  grep -q '^complete .*llamesh$' "$prefix/share/bash-completion/completions/llamesh" || fail "no completion for bash"
+  grep -q '^#compdef llamesh$' "$prefix/share/zsh/site-functions/_llamesh" || fail "no completion for zsh"
   for file in "${modulefiles[@]}"; do
     grep -qF "$prefix" "$prefix/$file" || fail "$file does not name the prefix"
     ! grep -n '@' "$prefix/$file" || fail "$file has a name left to be replaced"
