@@ -421,7 +421,9 @@ TEST(Launch, TellsOpenMpisMpirunFromOtherLaunchers) {
 }
 
 TEST(Launch, AShellInAnAllocationHasToUseALauncher) {
-  EXPECT_NE(problem({{"SLURM_NTASKS", "8"}}, 1), "");
+  EXPECT_EQ(problem({{"SLURM_NTASKS", "8"}}, 1),
+            "SLURM_NTASKS is 8 but MPI sees 1 rank: no launcher started this process; start the "
+            "ranks with srun --mpi=pmix or mpirun, or this one alone with mpirun -n 1");
   EXPECT_EQ(problem({{"SLURM_NTASKS", "1"}}, 1), "");
   EXPECT_EQ(problem({{"SLURM_NTASKS", "many"}}, 1), "");
 }

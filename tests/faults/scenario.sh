@@ -192,7 +192,8 @@ ranks_per_node_not_dividing() {
   refused 4 "4 ranks" "nodes of 3" "mesh.ranks_per_node" -- $tiny mesh.ranks_per_node=3
 }
 slurm_started_one_by_one() {
-  SLURM_NTASKS=4 refused 1 "SLURM_NTASKS is 4 but MPI sees 1 rank" "srun --mpi=pmix" -- $tiny
+  SLURM_NTASKS=4 refused 1 "SLURM_NTASKS is 4 but MPI sees 1 rank" "srun --mpi=pmix" "mpirun -n 1" -- $tiny
+  SLURM_NTASKS=4 refused 1 "SLURM_NTASKS is 4 but MPI sees 1 rank" -- $tiny --check
 }
 
 # --- the command line

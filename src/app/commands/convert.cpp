@@ -162,7 +162,7 @@ std::string direction_of(const ConvertArguments& arguments) {
 }  // namespace
 
 int convert(const ConvertArguments& arguments) {
-  const comm::MpiSession session;
+  const comm::MpiSession session(comm::WithoutLauncher::one_rank);
   setup_logging();
   const auto& world = session.world();
   const bool imports = comm::on_rank_0(world, [&] { return direction_of(arguments); }) == "import";

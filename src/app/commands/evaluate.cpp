@@ -189,7 +189,7 @@ data::TokenStream open_stream(const comm::Communicator& world, const data::DataO
 
 int evaluate(const EvaluateArguments& asked) {
   EvaluateArguments arguments = asked;
-  const comm::MpiSession session;
+  const comm::MpiSession session(comm::WithoutLauncher::one_rank);
   setup_logging();
   const auto& world = session.world();
   use_device(world, arguments.device);

@@ -52,11 +52,10 @@ std::string prompt_of(const GenerateArguments& arguments) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-/// Returns the number of ranks started together. A shell in a Slurm allocation with several tasks
-/// counts as one.
+/// Returns the number of ranks started together.
 int started_ranks() {
   const auto launch = comm::detect_launch(std::getenv);
-  return launch.variable == "SLURM_NTASKS" ? 1 : std::max(1, launch.ranks);
+  return launch.is_shell_in_allocation() ? 1 : std::max(1, launch.ranks);
 }
 
 /// This process alone, without MPI, or all ranks that were started.

@@ -56,8 +56,7 @@ comm::Launch detected_launch() {
 /// same.
 void refuse_launch(int ranks) {
   const auto launch = detected_launch();
-  // That variable alone means a shell inside an allocation.
-  if (launch.ranks <= 1 || launch.variable == "SLURM_NTASKS") return;
+  if (launch.ranks <= 1 || launch.is_shell_in_allocation()) return;
   refuse(launch, fmt::format("--ranks {} plans a launch, but {} ranks were launched ({}); start "
                              "one process without mpirun or srun, or leave --ranks out",
                              ranks, launch.ranks, launch.variable));
@@ -130,7 +129,9 @@ int train(const TrainArguments& arguments) {
   if (arguments.ranks > 0) return print_planned(arguments);
   train::Startup startup;
   if (detected_launch().rank == 0) announce_start();
-  const comm::MpiSession session;
+  using comm::WithoutLauncher;
+  const comm::MpiSession session(prints(arguments) ? WithoutLauncher::one_rank
+                                                   : WithoutLauncher::refuse);
   startup.end_phase("MPI_Init");
   setup_logging();
   const auto& world = session.world();

@@ -101,6 +101,11 @@ std::string launch_problem(const Launch& launch, int world_size, std::string_vie
   if (launch.ranks <= 1 || world_size > 1) return {};
   const auto numbers = fmt::format("{} is {} but MPI sees 1 rank", launch.variable,
                                    launch.at_least ? launch.rank : launch.ranks);
+  if (launch.is_shell_in_allocation())
+    return fmt::format(
+        "{}: no launcher started this process; start the ranks with {}mpirun, or this one alone "
+        "with mpirun -n 1",
+        numbers, plugin.empty() ? "" : fmt::format("srun --mpi={} or ", plugin));
   if (launch.variable == "WORLD_SIZE")
     return numbers +
            ": torchrun starts processes without MPI; start the ranks with mpirun or srun "

@@ -22,6 +22,8 @@ struct Launch {
   /// their own variables, that is rank 0. Elsewhere it is each process: its rank may be a variable
   /// left over from another launch, and then nobody else is there to report.
   bool reports_world_of_one() const { return rank == 0 || !variable.starts_with("SLURM"); }
+  /// Returns true in a shell within a Slurm allocation: no launcher started this process.
+  bool is_shell_in_allocation() const { return variable == "SLURM_NTASKS"; }
   /// Returns true for Open MPI's mpirun. It prints pages of text about ranks with a nonzero exit
   /// code, but nothing if they asked it to end the job.
   bool by_open_mpi() const { return variable == "OMPI_COMM_WORLD_SIZE"; }

@@ -64,7 +64,7 @@ void refuse(const Launch& launch, int world_size) {
 
 }  // namespace
 
-MpiSession::MpiSession() {
+MpiSession::MpiSession(WithoutLauncher meaning) {
   const auto launch = detect_launch(std::getenv);
   try {
     timeout_ = mpi_timeout(std::getenv, launch.ranks);
@@ -85,7 +85,8 @@ MpiSession::MpiSession() {
   auto& self = this_process();
   check(MPI_Comm_rank(MPI_COMM_WORLD, &self.rank), "MPI_Comm_rank");
   check(MPI_Comm_size(MPI_COMM_WORLD, &self.world_size), "MPI_Comm_size");
-  refuse(launch, self.world_size);
+  if (meaning == WithoutLauncher::refuse || !launch.is_shell_in_allocation())
+    refuse(launch, self.world_size);
   validate(
       granted == MPI_THREAD_MULTIPLE,
       "this MPI grants thread level {} where llamesh needs {} (MPI_THREAD_MULTIPLE); use an MPI "

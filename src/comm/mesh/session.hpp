@@ -10,6 +10,10 @@
 
 namespace llamesh::comm {
 
+/// Meaning of a command without a launcher in a Slurm allocation with several tasks: a forgotten
+/// launcher, or one rank.
+enum class WithoutLauncher : std::uint8_t { refuse, one_rank };
+
 /// Scope of MPI: initializes it (MPI_THREAD_MULTIPLE, errors returned and checked) and finalizes
 /// it; writes rank and host to this_process(). A rank that hangs in MPI_Init or MPI_Finalize ends
 /// the job (comm/diagnosis/time_limit.hpp). Throws a user error if srun started the ranks without a
@@ -17,7 +21,7 @@ namespace llamesh::comm {
 /// exception unwinds, MPI is not finalized: abort_job() must then end the job.
 class MpiSession {
  public:
-  MpiSession();
+  explicit MpiSession(WithoutLauncher meaning = WithoutLauncher::refuse);
   ~MpiSession();
   MpiSession(const MpiSession&) = delete;
   MpiSession& operator=(const MpiSession&) = delete;
