@@ -125,12 +125,13 @@ void Store::write(const State& state, const TrainState& progress,
   prune(manifest, best);
 }
 
-/// Creates an empty folder for the new checkpoint, and checks that its disk has room.
-std::string Store::prepare(const State& state, const TrainState& progress) const {
-  lease_->check_in_place();
-  const auto partial =
-      folder_ / fmt::format("{}.partial-{}", name_of_step(progress.step), job_name());
-  remove_quietly(partial);
+void Store::check_room(const State& state) {
+  comm::agree(world_, [&] {
+    if (world_.rank() == 0) require_room(state);
+  });
+}
+
+void Store::require_room(const State& state) const {
   std::int64_t bytes = 0;
   for (const auto& entry : datasets_of(state)) bytes += 4 * entry.numel();
   std::error_code error;
@@ -139,6 +140,15 @@ std::string Store::prepare(const State& state, const TrainState& progress) const
     fail(ExitCode::io_failure,
          "{} has {} bytes free, but a checkpoint needs {}; make room, or lower checkpoint.keep",
          folder_.string(), space.available, bytes);
+}
+
+/// Creates an empty folder for the new checkpoint, and checks that its disk has room.
+std::string Store::prepare(const State& state, const TrainState& progress) const {
+  lease_->check_in_place();
+  const auto partial =
+      folder_ / fmt::format("{}.partial-{}", name_of_step(progress.step), job_name());
+  remove_quietly(partial);
+  require_room(state);
   make_folder(partial);
   return partial.string();
 }

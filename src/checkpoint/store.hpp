@@ -60,12 +60,15 @@ class Store {
   /// copies, so that the first save need not.
   std::optional<TrainState> resume(const State& state, const std::string& mode,
                                    const Accept& accept = {});
+  /// Throws exit 74 if the folder's file system has no room for a checkpoint of this state.
+  void check_room(const State& state);
   /// With options.async, allocates the copies of these shards. resume() does so for trained ones.
   void reserve(const State& state);
 
  private:
   void write(const State& state, const TrainState& progress, std::span<const std::int64_t> best);
   std::string prepare(const State& state, const TrainState& progress) const;
+  void require_room(const State& state) const;
   void commit(const std::filesystem::path& partial, const Manifest& manifest) const;
   void prune(const Manifest& newest, std::span<const std::int64_t> best);
   std::vector<std::int64_t> steps_to_remove(std::span<const std::int64_t> steps,

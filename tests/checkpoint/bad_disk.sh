@@ -59,6 +59,7 @@ for async in false true; do
   filler $((($(free_kib) - 500) * 1024))
   what="room for half a checkpoint, async: $async"
   bad 74 "bytes free, but a checkpoint needs" checkpoint.async=$async
+  ! grep -q 'step *4/4' "$folder/log" || give_up "$what: found only when it saved"
   what="a disk that fills up meanwhile, async: $async"
   preload=$roomy bad 74 "No space left on device" checkpoint.async=$async
 done

@@ -84,6 +84,7 @@ class Run {
     nothing_to_do_ =
         is_done() && checkpoints_.saved_step() == trainer_.step() && report_.was_done();
     if (nothing_to_do_) return;
+    checkpoints_.check_room();  // not only at the first save, after hours
     report_.start(event, trainer_.step(), checkpoints_.own_checkpoints(), config_,
                   startup_.seconds());
     profile_.check(trainer_.step());

@@ -48,6 +48,9 @@ class RunCheckpoints {
   /// Waits for an asynchronous save; only then is the checkpoint reported. Collective.
   void finish();
 
+  /// Throws exit 74 if the run folder's file system has no room for a save. Collective.
+  void check_room() { store_.check_room(saved_state()); }
+
   /// Takes memory for memory checkpoints, if the run has some; otherwise removes those of earlier
   /// starts. Collective.
   void reserve_memory();
