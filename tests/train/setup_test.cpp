@@ -101,7 +101,9 @@ TEST_F(SetupTest, CountsTheStepsOfEpochs) {
 TEST_F(SetupTest, RefusesAScheduleLongerThanTheRun) {
   inputs_.schedule.name = optim::ScheduleName::wsd;
   inputs_.schedule.decay_steps = 17;  // out of 20 steps, 4 of which warm up
-  expect_error("4 warmup_steps and 17 decay_steps do not fit into 20 steps");
+  expect_error(
+      "4 warmup_steps and 17 decay_steps do not fit into 20 steps; lower them, or train the first "
+      "part of a longer run with schedule.name=constant");
   inputs_.schedule.warmup_steps = inputs_.schedule.decay_steps =
       std::numeric_limits<std::int64_t>::max();
   expect_error("do not fit into 20 steps");

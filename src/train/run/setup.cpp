@@ -155,7 +155,9 @@ void check_start(const Inputs& in, const model::ParameterTable& table) {
 void check_schedule(const Inputs& in) {
   if (in.schedule.name == optim::ScheduleName::wsd)
     validate(in.schedule.decay_steps <= in.train.steps - in.schedule.warmup_steps,
-             "schedule wsd: {} warmup_steps and {} decay_steps do not fit into {} steps",
+             "schedule wsd: {} warmup_steps and {} decay_steps do not fit into {} steps; lower "
+             "them, or train the first part of a longer run with schedule.name=constant, which is "
+             "wsd before its decay, and continue it with schedule.name=wsd and all train.steps",
              in.schedule.warmup_steps, in.schedule.decay_steps, in.train.steps);
 }
 
