@@ -56,6 +56,7 @@ LoadedModel::Shape LoadedModel::shape_of(const std::string& path, const std::str
   if (adapter.empty()) return shape;
   validate(!shape.config.lora, "{} has adapters of its own; leave --adapter {} out", path, adapter);
   shape.config.lora = model::read_adapter_config(adapter);
+  model::drop_absent_targets(shape.config);
   return shape;
 }
 

@@ -17,6 +17,7 @@
 #include "config/tree.hpp"
 #include "core/error.hpp"
 #include "core/text.hpp"
+#include "model/lora.hpp"
 #include "model/parameters.hpp"
 
 namespace llamesh::config {
@@ -168,6 +169,10 @@ void complete(Inputs& in, const KeySource& source) {
   validate_printable(source, "run.name", run);
   validate_printable(source, "run.folder", in.run.folder);
   in.model = in.model.resolved();
+  if (in.model.lora && !in.pretrained.adapters.empty())
+    if (const auto absent = model::drop_absent_targets(in.model); !absent.empty())
+      in.notes.push_back(fmt::format("model.lora.from: the model has no {}, so no adapter there",
+                                     fmt::join(absent, " and no ")));
   validate(in.memory.full_checkpointing_layers <= in.model.num_hidden_layers,
            "{}: memory.full_checkpointing_layers is {}, but the model has {} layers; set it to at "
            "most that",

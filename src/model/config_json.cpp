@@ -76,7 +76,8 @@ ModelConfig parse_config_json(const std::string& text, const std::string& name) 
   const ConfigKeys keys(json, name);
   const auto& family = family_of(keys);
   validate(!keys.has("quantization_config"),
-           "{}: quantization_config is set; llamesh reads F32, BF16 and F16 weights only", name);
+           "{}: quantization_config is set; llamesh reads F32, BF16, F16 and F64 weights only",
+           name);
   validate(!keys.is_null("is_causal") && keys.flag("is_causal", true),
            "{}: is_causal is set, but not to true; llamesh trains causal models only", name);
   ModelConfig c;

@@ -5,6 +5,7 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <string>
@@ -163,6 +164,23 @@ ParameterTable with_adapters(const ParameterTable& base, const ModelConfig& conf
   }
   add_adapters();
   return copy.table();
+}
+
+std::vector<std::string> drop_absent_targets(ModelConfig& config) {
+  const auto table = parameter_table(config.base());
+  const auto is_absent = [&](const std::string& target) {
+    // GPT-2's layer for q, k and v, which has no module of its own here, is refused by its name.
+    return !names_module(target, "attn.c_attn") &&
+           std::ranges::none_of(table.modules, [&](const Module& module) {
+             return names_module(target, module.name);
+           });
+  };
+  auto& targets = config.lora->targets;
+  std::vector<std::string> absent;
+  std::ranges::copy_if(targets, std::back_inserter(absent), is_absent);
+  if (absent.size() == targets.size()) return {};
+  std::erase_if(targets, is_absent);
+  return absent;
 }
 
 std::vector<ParameterId> base_parameters(const ParameterTable& table) {

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -27,6 +28,10 @@ bool is_adapter(const Parameter& parameter);
 /// dim 0, A of a `row` weight by dim 1. Throws a user error for a target that matches no linear
 /// layer, or one that cannot have an adapter. Pure.
 ParameterTable with_adapters(const ParameterTable& base, const ModelConfig& config);
+
+/// Removes the targets of config.lora that name nothing in the model, and returns them: PEFT
+/// accepts such beside others in a folder's target_modules. Leaves them if all are.
+std::vector<std::string> drop_absent_targets(ModelConfig& config);
 
 /// Returns the ids of the parameters that are no adapters, by their ids in the table without
 /// adapters.

@@ -76,6 +76,13 @@ TEST_F(NamedModel, AdaptersHaveTheOptionsOfTheirFolder) {
   EXPECT_EQ(in.model.lora->alpha, 7);
   EXPECT_TRUE(in.model.lora->rslora);
   EXPECT_EQ(in.model.lora->targets, (std::vector<std::string>{"q_proj", "v_proj"}));
+  folder_.write("peft/adapter_config.json",
+                R"({"r": 5, "lora_alpha": 6, "target_modules": ["q_proj", "absent"]})");
+  const auto without = load({});
+  EXPECT_EQ(without.model.lora->targets, (std::vector<std::string>{"q_proj"}));
+  EXPECT_EQ(
+      without.notes,
+      (std::vector<std::string>{"model.lora.from: the model has no absent, so no adapter there"}));
   const auto error = test::error_of([&] { load({"model.lora.from=" + folder_.path("hf")}); });
   EXPECT_NE(error.find("has no adapter_config.json"), std::string::npos) << error;
 }

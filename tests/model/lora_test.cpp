@@ -91,6 +91,21 @@ TEST(Lora, TargetsThatCannotHaveAnAdapterAreRefused) {
   expect_in(error({}), "targets is empty");
 }
 
+TEST(Lora, TargetsThatNameNothingAreDroppedBesideOthers) {
+  using Names = std::vector<std::string>;
+  const auto kept = [](Names targets, const char* family = "llama") {
+    auto config = config_with(std::move(targets), family);
+    const auto before = config.lora->targets.size();
+    EXPECT_EQ(drop_absent_targets(config).size(), before - config.lora->targets.size());
+    return config.lora->targets;
+  };
+  EXPECT_EQ(kept({"q_proj", "absent", "v_proj"}), (Names{"q_proj", "v_proj"}));
+  EXPECT_EQ(kept({"absent", "missing"}), (Names{"absent", "missing"})) << "to be refused";
+  EXPECT_EQ(kept({"q_proj", "lm_head"}), (Names{"q_proj", "lm_head"})) << "to be refused";
+  EXPECT_EQ(kept({"c_attn", "c_proj"}, "gpt2"), (Names{"c_attn", "c_proj"})) << "to be refused";
+  EXPECT_EQ(kept({"all-linear"}), Names{"all-linear"});
+}
+
 TEST(Lora, OptionsOutOfRangeAreRefused) {
   const auto error = [](const Lora& lora) {
     ModelConfig config;

@@ -4,6 +4,7 @@
 
 #include "checkpoint/hf/safetensors.hpp"
 #include "core/dtype.hpp"
+#include "core/error.hpp"
 
 namespace llamesh::checkpoint {
 namespace {
@@ -58,11 +59,21 @@ void narrow(std::span<const float> values, std::uint8_t* to, Convert convert) {
 }  // namespace
 
 std::string_view name_of(StoredType type) {
-  return type == StoredType::f32 ? "F32" : type == StoredType::bf16 ? "BF16" : "F16";
+  switch (type) {
+    case StoredType::f32:
+      return "F32";
+    case StoredType::bf16:
+      return "BF16";
+    case StoredType::f16:
+      return "F16";
+    case StoredType::f64:
+      return "F64";
+  }
+  return "";
 }
 
 std::optional<StoredType> stored_type(std::string_view name) {
-  for (const auto type : {StoredType::f32, StoredType::bf16, StoredType::f16})
+  for (const auto type : {StoredType::f32, StoredType::bf16, StoredType::f16, StoredType::f64})
     if (name_of(type) == name) return type;
   return std::nullopt;
 }
@@ -78,6 +89,13 @@ void to_floats(StoredType type, const std::uint8_t* from, std::span<float> value
       });
     case StoredType::f16:
       return widen(from, values, half_to_float);
+    case StoredType::f64:
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        double wide = 0;
+        std::memcpy(&wide, from + sizeof(wide) * i, sizeof(wide));
+        values[i] = static_cast<float>(wide);
+      }
+      return;
   }
 }
 
@@ -92,6 +110,8 @@ std::int64_t from_floats(StoredType type, std::span<const float> values, std::ui
     case StoredType::f16:
       narrow(values, to, float_to_half);
       break;
+    case StoredType::f64:
+      expects(false, "nothing is written in F64");
   }
   // The smallest finite number that rounds to infinity: half a unit above the type's largest.
   const float limit = type == StoredType::f16 ? 65520.0F : 0x1.ffp127F;

@@ -53,8 +53,8 @@ void HfModel::check_fits() const {
     const auto& stored = weights_.tensor(name);
     validate(stored.shape == shape, "{}: '{}' has shape ({}) where the model has ({})", folder,
              name, fmt::join(stored.shape, ", "), fmt::join(shape, ", "));
-    validate(stored_type(stored.dtype).has_value(), "{}: '{}' is {}; F32, BF16 and F16 are read",
-             folder, name, excerpt(stored.dtype));
+    validate(stored_type(stored.dtype).has_value(), "{}: '{}' is {}; {}", folder, name,
+             excerpt(stored.dtype), readable_types);
     extra.erase(name);
   };
   for (const auto& tensor : dict_) check(tensor.name, tensor.shape);
@@ -101,7 +101,8 @@ StoredType HfModel::type(model::ParameterId parameter) const {
   std::optional<StoredType> type;
   for (const auto& [t, p] : places_[model::index(parameter)]) {
     const auto of_tensor = stored_type(weights_.tensor(dict_[t].name).dtype);
-    if (type.has_value() && type != of_tensor) return StoredType::f32;
+    if (of_tensor == StoredType::f64 || (type.has_value() && type != of_tensor))
+      return StoredType::f32;
     type = of_tensor;
   }
   return type.value_or(StoredType::f32);

@@ -29,7 +29,7 @@ class HfModel final : public StoredModel {
   /// Reads a range of a parameter. A tied model's head, if stored, must equal the embedding.
   void read(model::ParameterId parameter, const BoxRange& range,
             std::span<float> values) const override;
-  /// Returns the type that stores a parameter exactly.
+  /// Returns the type that stores a parameter, as read() returns it, exactly.
   StoredType type(model::ParameterId parameter) const;
 
  private:

@@ -146,8 +146,8 @@ PeftFolder::PeftFolder(const fs::path& folder, const model::ParameterTable& tabl
     validate(stored->shape == p.shape,
              "{}: '{}' has shape ({}) where the model takes ({}); it is for another base model",
              path, names.back(), fmt::join(stored->shape, ", "), fmt::join(p.shape, ", "));
-    validate(stored_type(stored->dtype).has_value(), "{}: '{}' is {}; F32, BF16 and F16 are read",
-             path, names.back(), excerpt(stored->dtype));
+    validate(stored_type(stored->dtype).has_value(), "{}: '{}' is {}; {}", path, names.back(),
+             excerpt(stored->dtype), readable_types);
     extra.erase(names.back());
   });
   validate(extra.empty(), "{} has '{}', which the model does not{}; it is for another base model",

@@ -59,8 +59,8 @@ void SafetensorsFile::read_bytes(const StoredTensor& tensor, std::int64_t begin,
 void SafetensorsFile::read(const StoredTensor& tensor, std::int64_t begin,
                            std::span<float> values) const {
   const auto type = stored_type(tensor.dtype);
-  validate(type.has_value(), "{}: tensor '{}' is {}; F32, BF16 and F16 are read",
-           file_.path().string(), shown(tensor.name), shown(tensor.dtype));
+  validate(type.has_value(), "{}: tensor '{}' is {}; {}", file_.path().string(), shown(tensor.name),
+           shown(tensor.dtype), readable_types);
   expects(begin >= 0 && std::ssize(values) <= tensor.numel() - begin,
           "elements {} to {} are asked of '{}', which has {}", begin, begin + std::ssize(values),
           tensor.name, tensor.numel());

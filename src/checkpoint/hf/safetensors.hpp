@@ -17,19 +17,21 @@
 /// names the file.
 namespace llamesh::checkpoint {
 
-/// Dtypes whose values can be read and written.
-enum class StoredType : std::uint8_t { f32, bf16, f16 };
+/// Dtypes whose values can be read, and except f64 written.
+enum class StoredType : std::uint8_t { f32, bf16, f16, f64 };
+inline constexpr std::string_view readable_types = "F32, BF16, F16 and F64 are read";
 
 constexpr std::int64_t size_of(StoredType type) {
-  return type == StoredType::f32 ? 4 : 2;
+  return type == StoredType::f64 ? 8 : type == StoredType::f32 ? 4 : 2;
 }
 
-/// Returns the name used in safetensors headers: F32, BF16, F16.
+/// Returns the name used in safetensors headers: F32, BF16, F16, F64.
 std::string_view name_of(StoredType type);
-/// Returns the type with this name, if it is one of the three.
+/// Returns the type with this name, if it is one of the four.
 std::optional<StoredType> stored_type(std::string_view name);
 
-/// Sets values[i] to the i-th element at `from`, which may be unaligned. Exact.
+/// Sets values[i] to the i-th element at `from`, which may be unaligned. Exact, but f64 is rounded
+/// to nearest even.
 void to_floats(StoredType type, const std::uint8_t* from, std::span<float> values);
 
 /// Converts back: rounds to nearest even and stores at `to`, which may be unaligned. Returns the
