@@ -125,6 +125,13 @@ TEST(Verify, ComparesAFoldersWeightsWithItsConfig) {
     return found.json["damage"];
   };
   EXPECT_EQ(damage(), Json::array());
+  folder.write("hf/model.safetensors.index.json", R"({"weight_map": {}})");
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(damage(), Json::array());
+  EXPECT_NE(testing::internal::GetCapturedStderr().find(
+                "model.safetensors.index.json: as in transformers, the index and the files that "
+                "it names are not read"),
+            std::string::npos);
   auto config = Json::parse(std::ifstream(config_json));
   config["tie_word_embeddings"] = true;
   folder.write("hf/config.json", config.dump());

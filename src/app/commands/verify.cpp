@@ -10,9 +10,11 @@
 #include "app/output_file.hpp"
 #include "app/tensor_source.hpp"
 #include "checkpoint/hf/hf_model.hpp"
+#include "checkpoint/hf/hf_weights.hpp"
 #include "checkpoint/hf/safetensors.hpp"
 #include "checkpoint/location.hpp"
 #include "checkpoint/state_reader.hpp"
+#include "core/log.hpp"
 #include "core/text.hpp"
 #include "model/config_json.hpp"
 
@@ -36,6 +38,11 @@ std::vector<std::string> find_faults(const checkpoint::Location& location) {
     if (location.kind != PathKind::hf_folder) return;
     const auto config = model::read_config_json(location.path);
     const auto table = model::parameter_table(config);
+    if (const auto index = checkpoint::HfWeights(location.path).unread_index(); !index.empty())
+      spdlog::warn(
+          "{} has model.safetensors and {}: as in transformers, the index and the files that it "
+          "names are not read; remove one of the two",
+          location.path.string(), index);
     const checkpoint::HfModel stored(location.path, config, table);
     stored.check_fits();
     stored.check_stored_head();

@@ -6,23 +6,35 @@
 #include "core/json.hpp"
 
 namespace llamesh::checkpoint {
+namespace {
+
+constexpr const char* whole_name = "model.safetensors";
+constexpr const char* index_name = "model.safetensors.index.json";
+
+}  // namespace
 
 HfWeights::HfWeights(std::filesystem::path folder) : folder_(std::move(folder)) {
   std::error_code error;
   validate(std::filesystem::is_directory(folder_, error), "{} is not a folder", folder_.string());
-  const auto index = folder_ / "model.safetensors.index.json";
-  if (std::filesystem::exists(folder_ / "model.safetensors", error)) {
-    files_ = {"model.safetensors"};
+  const auto index = folder_ / index_name;
+  if (std::filesystem::exists(folder_ / whole_name, error)) {
+    files_ = {whole_name};
     open_.resize(1);
     open_[0] = std::make_unique<SafetensorsFile>(folder_ / files_[0]);
     for (const auto& tensor : open_[0]->tensors()) file_of_[tensor.name] = 0;
     return;
   }
   validate(std::filesystem::exists(index, error),
-           "{} has neither model.safetensors nor model.safetensors.index.json; llamesh reads "
-           "weights as safetensors only",
-           folder_.string());
+           "{} has neither {} nor {}; llamesh reads weights as safetensors only", folder_.string(),
+           whole_name, index_name);
   read_index(index);
+}
+
+std::string HfWeights::unread_index() const {
+  std::error_code ignored;
+  const bool both = std::filesystem::exists(folder_ / whole_name, ignored) &&
+                    std::filesystem::exists(folder_ / index_name, ignored);
+  return both ? index_name : "";
 }
 
 void HfWeights::read_index(const std::filesystem::path& path) {

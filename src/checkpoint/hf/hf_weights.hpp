@@ -10,9 +10,9 @@
 
 namespace llamesh::checkpoint {
 
-/// Tensors in a Hugging Face folder: model.safetensors, or the files that
-/// model.safetensors.index.json names. Files are opened on first use. Any fault in them is a user
-/// error (exit 78) that names file and tensor.
+/// Tensors in a Hugging Face folder: model.safetensors if it is there, as in transformers, or the
+/// files that model.safetensors.index.json names. Files are opened on first use. Any fault in them
+/// is a user error (exit 78) that names file and tensor.
 class HfWeights {
  public:
   explicit HfWeights(std::filesystem::path folder);
@@ -26,6 +26,8 @@ class HfWeights {
 
   const std::filesystem::path& folder() const { return folder_; }
   const std::vector<std::string>& files() const { return files_; }
+  /// Returns the name of an index that is not read, since model.safetensors is there; "": none.
+  std::string unread_index() const;
 
  private:
   void read_index(const std::filesystem::path& path);
