@@ -134,6 +134,17 @@ small_stack() {
   [[ $code == 0 ]] || bad "the run failed"
 }
 
+# What would make MPI_Init end a process with a page of its own.
+process_limits() {
+  through '""' 'umask 777'
+  refused 1 "the umask is 777" "umask 022" -- $tiny
+  through '""' 'ulimit -n 16'
+  refused 1 "may open 16 files (ulimit -n)" "raise the limit" -- $tiny
+  : >file
+  through '""' 'export TMPDIR=$PWD/file/in'
+  refused 1 "TMPDIR is $work/file/in, where this process cannot make the folder that Open MPI needs" -- $tiny
+}
+
 # The folder of the memory that ranks share is not there, as it may be in a container.
 no_shared_memory() {
   LLAMESH_STARTED_FILE=$work/started OMPI_MCA_osc_sm_backing_directory=$work/absent launch 2 train $tiny

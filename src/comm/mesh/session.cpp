@@ -10,11 +10,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <thread>
 
 #include "comm/diagnosis/flight_record.hpp"
 #include "comm/diagnosis/time_limit.hpp"
 #include "comm/mesh/launch.hpp"
 #include "comm/mesh/mpi.hpp"
+#include "comm/mesh/process_limits.hpp"
 #include "comm/transports/backoff.hpp"
 #include "core/process.hpp"
 
@@ -62,6 +64,17 @@ void refuse(const Launch& launch, int world_size) {
   fail(ExitCode::bad_input, "{}", launch_problem(launch, world_size, srun_plugin()));
 }
 
+/// Limits may differ between nodes. As a rule they do not, and rank 0's line ends the job first.
+void check_limits(const Launch& launch) {
+  try {
+    check_process_limits(launch, std::getenv, mpi_version());
+  } catch (const Error& error) {
+    if (launch.rank == 0) throw;
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+    fail(error.code(), "rank {}: {}", launch.rank, error.what());
+  }
+}
+
 }  // namespace
 
 MpiSession::MpiSession(WithoutLauncher meaning) {
@@ -73,6 +86,7 @@ MpiSession::MpiSession(WithoutLauncher meaning) {
     if (launch.rank != 0) throw PeerFailure(error.code());
     throw;
   }
+  check_limits(launch);
   const TimeLimit limit("MPI_Init", timeout_, launch.rank,
                         [] { return received_stop_signal() == SIGTERM; });
   // Without a PMI MPI_Init would end every task with a page of text.
