@@ -68,8 +68,7 @@ std::string wrong_string(const nlohmann::json::exception& error, std::string_vie
   if (text.find("invalid string: surrogate") != text.npos)
     return fmt::format(
         "the \\u escape at {} is half of a surrogate pair, which is no character; remove it, or "
-        "add "
-        "the other half",
+        "add the other half",
         at);
   const bool not_utf8 = text.find("invalid string: ill-formed UTF-8") != text.npos;
   return not_utf8 ? fmt::format("not UTF-8 at {}", at) : "";
