@@ -74,7 +74,7 @@ SLURM_NTASKS=4 get 1 generate "$folder/run" --prompt "In the" --max-tokens 4
 [[ $got == "In the"* ]] || give_up "in an allocation it wrote '$got'"
 SLURM_NTASKS=4 get 1 evaluate "$folder/run" "$folder/text" --tokenizer byte --sequence-length 64
 SLURM_NTASKS=4 get 1 convert --from "$folder/run" --to "hf:$folder/from-shell"
-SLURM_NTASKS=4 get 1 train "${model[@]}" --print-units
+SLURM_NTASKS=4 get 1 train inputs/tiny.yaml --print-units
 
 # --- impossible divisions
 evaluate=(evaluate "$folder/run" "$folder/text")

@@ -94,7 +94,7 @@ const std::vector<Bad>& bad_headers() {
       {"cut off", R"({"t":{"dtype":"F32")", 0, "not JSON"},
       {"two objects", "{}{}", 0, "not JSON"},
       {"zero bytes behind", std::string("{}\0\0", 4), 0, "not JSON"},
-      {"no UTF-8", "{\"\xff\xfe\":1}", 0, "not UTF-8"},
+      {"no UTF-8", "{\"\xff\xfe\":1}", 0, "not JSON"},
       {"deep lists", "{\"t\":" + deep, 0, "which does not belong there"},
       {"deep objects", deep_objects, 0, "unknown property 'a'"},
       {"deep metadata", R"({"__metadata__":{"a":{"b":1}}})", 0, "which does not belong there"},
