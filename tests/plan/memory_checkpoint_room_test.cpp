@@ -156,8 +156,8 @@ TEST(MemoryCheckpointRoomTest, RefusesWhatDoesNotFitWithTheNumbers) {
             "/dev/shm has 599 there (mount -o remount,size=... enlarges it); use more nodes, or "
             "checkpoint.memory.every_steps=0, which needs none");
   less = room;
-  EXPECT_THROW(check_memory_checkpoints(planned, less), UnfitHost);
   less.left_by_steps = -5;
+  EXPECT_THROW(check_memory_checkpoints(planned, less), UnfitHost);
   EXPECT_NE(refusal(planned, less).find("its ranks leave -5 of the job's memory there"),
             std::string::npos);
   less = room;

@@ -122,6 +122,7 @@ void MemoryCheckpoints::take_memory(std::int64_t text_bytes) {
     if (!leads_node_) return;
     remove_memory_folders(on_host_, folders_on_host());
     make_memory_folder(folder_);
+    take_ownership(folder_);
     remove_others(folder_, kept_, node);
   });
   own_.clear();

@@ -27,17 +27,6 @@ namespace {
 
 constexpr std::string_view mark_prefix = "job-";
 
-/// Marks a folder as this job's, and no longer as an earlier one's.
-void take_ownership(const fs::path& folder) {
-  std::error_code ignored;
-  for (const auto& file : files_in(folder))
-    if (const auto name = file.filename().string();
-        name.starts_with(mark_prefix) && name != owner_mark())
-      fs::remove(file, ignored);
-  Descriptor::to_write(folder / owner_mark(), O_WRONLY | O_CREAT);
-  fs::permissions(folder / owner_mark(), fs::perms::owner_read | fs::perms::owner_write);
-}
-
 }  // namespace
 
 std::string memory_folder_prefix(const fs::path& run_folder) {
@@ -82,6 +71,11 @@ std::string owner_mark() {
   return fmt::format("{}{}", mark_prefix, job_name());
 }
 
+void take_ownership(const fs::path& folder) {
+  Descriptor::to_write(folder / owner_mark(), O_WRONLY | O_CREAT);
+  fs::permissions(folder / owner_mark(), fs::perms::owner_read | fs::perms::owner_write);
+}
+
 void make_memory_folder(const fs::path& folder) {
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
     validate_host(false, "cannot create the folder {} for memory checkpoints: {}", folder.string(),
@@ -92,7 +86,6 @@ void make_memory_folder(const fs::path& folder) {
                 "{} is not a folder that only this user can enter, which memory checkpoints need; "
                 "remove it",
                 folder.string());
-  take_ownership(folder);
 }
 
 std::string image_name(const ImageKey& key, int slot) {

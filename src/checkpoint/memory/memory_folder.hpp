@@ -30,8 +30,10 @@ std::string removal_command(const std::filesystem::path& run_folder);
 
 /// Returns the name of the empty file that marks a folder as this job's.
 std::string owner_mark();
-/// Creates a folder that only this user can enter, and makes it this job's. Throws a user error if
-/// something else has its name.
+/// Marks a folder as this job's. Call it on one rank per node.
+void take_ownership(const std::filesystem::path& folder);
+/// Creates a folder that only this user can enter. Throws a user error if something else has its
+/// name.
 void make_memory_folder(const std::filesystem::path& folder);
 
 /// Lists what is in a folder; nothing if it cannot be read.
