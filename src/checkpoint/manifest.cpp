@@ -20,7 +20,6 @@ constexpr std::int64_t longest_axis = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t max_axes = Tensor::max_dims;
 constexpr std::int64_t max_parts = 4096;
 constexpr std::size_t max_digits = 18;  // in a step's name
-constexpr std::int64_t last_step = 999'999'999'999'999'999;
 
 /// Returns the first line: it opens the object and has a checksum over the rest.
 std::string seal(std::string_view rest) {
@@ -83,23 +82,51 @@ json to_json(const TrainState& p) {
   return to;
 }
 
+/// Returns read(the value of `key`). Errors name the key.
+template <class Read>
+auto field(const json& from, const char* key, const Read& read) try {
+  const auto found = from.find(key);
+  validate(found != from.end(), "there is none");
+  return read(*found);
+} catch (const Error& error) {
+  fail(ExitCode::bad_input, "{}: {}", key, error.what());
+}
+
+std::string string_from(const json& from) {
+  validate(from.is_string(), "there is {} where a string belongs", from.type_name());
+  return from;
+}
+
+std::uint64_t seed_from(const json& from) {
+  validate(from.is_number_unsigned(), "there is {} where an integer of 0 or more belongs",
+           from.is_number() ? from.dump() : from.type_name());
+  return from;
+}
+
+BaseModel base_from(const json& from) {
+  return {field(from, "path", string_from),
+          field(from, "hash", [](const json& hash) { return from_hex(string_from(hash)); })};
+}
+
 TrainState progress_from(const json& from) {
+  const auto text = [&](const char* key) { return field(from, key, string_from); };
+  const auto text_if_any = [&](const char* key) {
+    return from.contains(key) ? text(key) : std::string();
+  };
   TrainState p;
-  p.step = to_integer(from.at("step"), 0, last_step);
-  p.tokens = to_integer(from.at("tokens"), 0);
-  validate(from.at("seed").is_number_unsigned(), "the seed is {}", from.at("seed").dump());
-  p.seed = from.at("seed");
-  p.mesh = from.at("mesh");
-  p.strategy = from.at("strategy");
-  p.config = from.at("config");
-  p.model_config = from.at("model");
-  p.llamesh_version = from.at("llamesh_version");
-  p.data = from.value("data", "");  // absent in early checkpoints
-  p.bf16_products = from.value("bf16_products", "");
-  p.attention = from.value("attention", "");
-  if (from.contains("base"))
-    p.base = {from.at("base").at("path"), hash_from(from.at("base").at("hash"))};
-  p.validation = from.value("validation", "");
+  p.step = field(from, "step", [](const json& step) { return to_integer(step, 0, max_step); });
+  p.tokens = field(from, "tokens", [](const json& tokens) { return to_integer(tokens, 0); });
+  p.seed = field(from, "seed", seed_from);
+  p.mesh = text("mesh");
+  p.strategy = text("strategy");
+  p.config = text("config");
+  p.model_config = text("model");
+  p.llamesh_version = text("llamesh_version");
+  p.data = text_if_any("data");  // absent in early checkpoints
+  p.bf16_products = text_if_any("bf16_products");
+  p.attention = text_if_any("attention");
+  if (from.contains("base")) p.base = field(from, "base", base_from);
+  p.validation = text_if_any("validation");
   return p;
 }
 
@@ -194,8 +221,10 @@ std::string to_text(const TrainState& state) {
   return to_json(state).dump();
 }
 
-TrainState parse_train_state(const std::string& text) {
-  return progress_from(parse_json(text, "a training state"));
+TrainState parse_train_state(const std::string& text) try {
+  return progress_from(parse_json(text, "its text"));
+} catch (const Error& error) {
+  fail(ExitCode::io_failure, "it cannot be understood: {}", error.what());
 }
 
 std::string to_text(const Manifest& manifest) {

@@ -15,6 +15,8 @@ namespace llamesh::checkpoint {
 std::string name_of_step(std::int64_t step);
 /// Parses the step in such a name, at most 18 digits; -1 for any other name.
 std::int64_t step_of_name(std::string_view name);
+/// Largest step that such a name can have.
+inline constexpr std::int64_t max_step = 999'999'999'999'999'999;
 
 /// The Hugging Face folder that holds a checkpoint's frozen weights.
 struct BaseModel {
@@ -92,7 +94,7 @@ std::string to_text(const Manifest& manifest);
 
 /// Serializes to one line of JSON, as in manifest.json.
 std::string to_text(const TrainState& state);
-/// Parses the text of to_text(). Throws a user error, or the JSON library's, on other text.
+/// Parses the text of to_text(). Throws exit 74 with the key on any other text.
 TrainState parse_train_state(const std::string& text);
 
 /// Parses manifest.json. Throws exit 74 if the text is damaged, and exit 78 if its format_version

@@ -11,87 +11,16 @@
 #include "checkpoint/memory/memory_folder.hpp"
 #include "core/file.hpp"
 #include "core/process.hpp"
-#include "fixture.hpp"
-#include "support.hpp"
+#include "memory_run.hpp"
 #include "temporary_folder.hpp"
 
 namespace llamesh::test {
 namespace {
 
 namespace fs = std::filesystem;
-using checkpoint::MemoryCheckpointOptions;
 using checkpoint::MemoryCheckpoints;
 using checkpoint::MemoryImage;
 using checkpoint::PartnerCopy;
-
-/// A run folder, with memory checkpoints on two nodes if the world can be divided.
-class MemoryRun {
- public:
-  explicit MemoryRun(PartnerCopy partner = PartnerCopy::automatic)
-      : topology(
-            comm::discover_topology(world(), world().size() % 2 == 0 ? world().size() / 2 : 0)),
-        options{.every_steps = 1, .partner = partner} {
-    comm::agree(world(), [&] {
-      if (world().rank() == 0) make_folder(folder.path() / "checkpoints");
-    });
-  }
-  ~MemoryRun() {
-    world().barrier();
-    for (int node = 0; world().rank() == 0 && node < topology.nodes; ++node) lose(node);
-  }
-
-  fs::path node_folder(int node) const {
-    return checkpoint::memory_folder_prefix(folder.path()) +
-           checkpoint::memory_node_name(topology, node);
-  }
-  void lose(int node) const { fs::remove_all(node_folder(node)); }
-  /// Runs `work` on rank 0 while the others wait.
-  static void alone(const std::function<void()>& work) {
-    world().barrier();
-    comm::agree(world(), [&] {
-      if (world().rank() == 0) work();
-    });
-  }
-  /// Returns the files of a step's images on all nodes or one.
-  std::vector<fs::path> images_of(std::int64_t step, int only_node = -1) const {
-    std::vector<fs::path> found;
-    for (int node = 0; node < topology.nodes; ++node) {
-      if (only_node >= 0 && node != only_node) continue;
-      std::error_code error;
-      for (const auto& file : fs::directory_iterator(node_folder(node), error))
-        if (const auto header = MemoryImage::read_header(file.path());
-            header && header->step == step)
-          found.push_back(file.path());
-    }
-    return found;
-  }
-
-  MemoryCheckpoints start() const { return {folder.path(), options, topology, world()}; }
-  /// Saves steps 1 to `last`, each with the numbers of that version.
-  void save(const Job& job, int last, std::int64_t disk_step = -1) const {
-    auto memory = start();
-    memory.reserve(job.state());
-    for (int step = 1; step <= last; ++step) {
-      job.fill(step);
-      memory.save(job.state(), progress(step), disk_step);
-    }
-    memory.wait();
-    job.fill(0);
-  }
-  /// Resumes in a new start and checks the numbers. Returns the step, or -1 if nothing was used.
-  std::int64_t resume(const Job& job, std::int64_t disk_step = -1) const {
-    auto memory = start();
-    const auto got = memory.resume(job.state(), disk_step);
-    if (!got) return -1;
-    EXPECT_EQ(*got, progress(got->step));
-    EXPECT_EQ(job.wrong(static_cast<int>(got->step)), 0);
-    return got->step;
-  }
-
-  Folder folder;
-  comm::Topology topology;
-  MemoryCheckpointOptions options;
-};
 
 void flip_bit(const fs::path& file, std::int64_t at) {
   auto bytes = Descriptor::to_write(file, O_RDWR);
@@ -396,11 +325,11 @@ TEST(MemoryImages, HoldShardsOfAnyTypeAndSize) {
     shard = Tensor(shard.data(), DType::bf16, {std::max<std::int64_t>(shard.numel() - 3, 0)});
   state.groups[2].shards[0] = {};
   job.fill(4);
-  MemoryImage image(folder.path("image"), key_of(state).bytes, 100);
+  MemoryImage image(folder.path("image"), key_of(state).bytes, 1000);
   EXPECT_FALSE(image.header());
-  image.fill(state, "text", {.run = 1, .start = 2, .step = 3, .key = key_of(state)});
+  image.fill(state, to_text(progress(3)), {.run = 1, .start = 2, .step = 3, .key = key_of(state)});
   EXPECT_TRUE(image.is_intact());
-  EXPECT_EQ(image.text(), "text");
+  EXPECT_EQ(image.progress(), progress(3));
   EXPECT_EQ(image.step(), 3);
   std::vector<std::string> before;
   const auto bytes_of = [&] {

@@ -6,6 +6,7 @@
 
 #include "checkpoint/memory/memory_folder.hpp"
 #include "checkpoint/state_reader.hpp"
+#include "forged_image.hpp"
 #include "runs/whole_run.hpp"
 #include "train/job/run_state.hpp"
 
@@ -119,6 +120,43 @@ INSTANTIATE_TEST_SUITE_P(
       std::erase_if(name, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; });
       return name;
     });
+
+// Images whose hashes are right and whose contents are not.
+TEST(MemoryResumeFromForgeries, ContinuesFromTheDisk) {
+  using nlohmann::json;
+  constexpr std::int64_t beyond = std::int64_t{1} << 62U;
+  const SharedFolder folder;
+  auto in = memory_inputs(folder.path());
+  auto unbroken = in;
+  unbroken.run.folder += "-unbroken";
+  unbroken.checkpoint.memory = {};
+  run_to_the_end(unbroken);
+  const auto topology = comm::discover_topology(world(), in.mesh.ranks_per_node);
+  const std::vector<std::function<void(checkpoint::ImageHeader&, json&)>> forgeries{
+      [](auto& header, json&) { header.step = 7; },
+      [](auto&, json& text) { text["step"] = 7; },
+      [](auto&, json& text) { text.erase("tokens"); },
+      [](auto&, json& text) { text.erase("config"); },
+      [](auto& header, json& text) { text["step"] = header.step = beyond; },
+  };
+  for (const auto& change : forgeries) {
+    in.run.folder += "-next";
+    train_and_vanish(in, 8);
+    world().barrier();
+    for (int node = 0; world().rank() == 0 && node < topology.nodes; ++node)
+      for (const auto& file : checkpoint::files_in(memory_folder_of(in, topology, node)))
+        forge(file, [&](checkpoint::ImageHeader& header, std::string& text) {
+          if (header.step != 6) return;
+          auto parsed = json::parse(text);
+          change(header, parsed);
+          text = parsed.dump();
+        });
+    world().barrier();
+    run_to_the_end(in);
+    EXPECT_EQ(train::read_run_state(in.run.folder)->first_step, 5);
+    EXPECT_EQ(hashes_in(checkpoint_of(in, "12")), hashes_in(checkpoint_of(unbroken, "12")));
+  }
+}
 
 // Without replicas on another node and without partner copies, the disk is the only place.
 TEST(MemoryResumeWithoutCopies, ContinuesFromTheDisk) {

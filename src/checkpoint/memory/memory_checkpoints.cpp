@@ -56,8 +56,8 @@ MemoryCheckpoints::MemoryCheckpoints(const fs::path& run_folder,
       copying_(world.duplicate()) {
   const auto rank = static_cast<std::size_t>(world_.rank());
   leads_node_ = topology_.local_rank_of[rank] == 0;
-  const auto prefix = comm::on_rank_0(world_, [&] { return memory_folder_prefix(run_folder); });
-  folder_ = prefix + memory_node_name(topology_, topology_.node_of[rank]);
+  prefix_ = comm::on_rank_0(world_, [&] { return memory_folder_prefix(run_folder); });
+  folder_ = prefix_ + memory_node_name(topology_, topology_.node_of[rank]);
   on_host_ = fs::path(folder_).replace_extension(".").string();
   run_ = broadcast_identity(world_, [&] { return identity_of_run(run_folder / "checkpoints"); });
   start_ = broadcast_identity(world_, random_identity);

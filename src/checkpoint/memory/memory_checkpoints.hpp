@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -33,11 +34,11 @@ class MemoryCheckpoints {
   MemoryCheckpoints(const MemoryCheckpoints&) = delete;
   MemoryCheckpoints& operator=(const MemoryCheckpoints&) = delete;
 
-  /// Fills the state from the newest complete set of undamaged images that is newer than
-  /// `disk_step`, the newest checkpoint on disk (-1: none). Nodes without their images receive them
-  /// from others. Returns nothing if no set can be used, and logs why if there were newer images.
-  /// Rank 0 calls `accept` before any state is read. If the images refer to a base model, frozen
-  /// weights are left as they are.
+  /// Fills the state from the newest complete set of good images that is newer than `disk_step`,
+  /// the newest checkpoint on disk (-1: none). Nodes without their images receive them from others.
+  /// Logs each bad image and what is used instead. Returns nothing if no set can be used, and logs
+  /// why if there were newer images. Rank 0 calls `accept` before any state is read. If the images
+  /// refer to a base model, frozen weights are left as they are.
   std::optional<TrainState> resume(const State& state, std::int64_t disk_step,
                                    const Accept& accept = {});
 
@@ -73,14 +74,19 @@ class MemoryCheckpoints {
   };
 
   // memory_resume.cpp
+  std::filesystem::path path_of(const FoundImage& image) const;
   std::vector<FoundImage> find_images() const;
+  std::vector<std::string> find_bad_headers() const;
+  std::vector<std::string> drop_other_sizes(std::span<const ImageKey> keys,
+                                            std::vector<FoundImage>& found) const;
   std::vector<ImageKey> gather_keys(const State& state) const;
-  MemoryImage open_image(const ImageKey& key, const ImageSet& set) const;
+  MemoryImage open_image(const FoundImage& image) const;
   MemoryImage open_slot_for(const FoundImage& image) const;
   bool make_room(const std::vector<ImageTransfer>& transfers, const ImageSet& set,
                  std::vector<FoundImage>& found) const;
   bool receive(const ImageSet& set, std::vector<FoundImage>& found) const;
-  bool drop_damaged(const ImageSet& set, std::vector<FoundImage>& found) const;
+  std::vector<std::string> drop_bad(const ImageSet& set, bool has_frozen,
+                                    std::vector<FoundImage>& found) const;
   TrainState load(const ImageSet& set, const State& state, const Accept& accept) const;
 
   std::set<std::filesystem::path> folders_on_host() const;
@@ -91,6 +97,7 @@ class MemoryCheckpoints {
   comm::Topology topology_;
   comm::Communicator world_;
   comm::Communicator copying_;    // the thread's
+  std::string prefix_;            // every node's folder begins with it
   std::filesystem::path folder_;  // this node's
   std::string on_host_;           // the host's folders begin with it
   bool leads_node_;               // this is its node's lowest rank

@@ -92,22 +92,45 @@ std::string image_name(const ImageKey& key, int slot) {
   return fmt::format("{}.{}", to_hex(key.hash), slot);
 }
 
+namespace {
+
+/// Returns the slot in an image's file name; -1 if the name is not that of the key.
+int slot_of(const fs::path& path, const ImageKey& key) {
+  for (int slot = 0; slot < images_per_key; ++slot)
+    if (path.filename() == image_name(key, slot)) return slot;
+  return -1;
+}
+
+}  // namespace
+
 std::vector<FoundImage> images_in(const fs::path& folder, std::uint64_t run, int node) {
   std::vector<FoundImage> found;
   for (const auto& path : files_in(folder)) {
     const auto header = MemoryImage::read_header(path);
     if (!header || header->run != run) continue;
-    for (int slot = 0; slot < images_per_key; ++slot)
-      if (path.filename() == image_name(header->key, slot))
-        found.push_back({.node = node,
-                         .slot = slot,
-                         .key = header->key,
-                         .start = header->start,
-                         .step = header->step,
-                         .disk_step = header->disk_step,
-                         .text_bytes = header->text_bytes});
+    if (const int slot = slot_of(path, header->key); slot >= 0)
+      found.push_back({.node = node,
+                       .slot = slot,
+                       .key = header->key,
+                       .start = header->start,
+                       .step = header->step,
+                       .disk_step = header->disk_step,
+                       .text_bytes = header->text_bytes});
   }
   return found;
+}
+
+std::vector<std::string> bad_headers_in(const fs::path& folder, std::uint64_t run) {
+  std::vector<std::string> lines;
+  for (const auto& path : files_in(folder)) {
+    auto problem = MemoryImage::problem_with_header(path, run);
+    const auto header = MemoryImage::read_header(path);
+    if (header && header->run == run && slot_of(path, header->key) < 0)
+      problem = fmt::format("its key is {}", to_hex(header->key.hash));
+    if (!problem.empty())
+      lines.push_back(fmt::format("{} is not used: {}", path.string(), problem));
+  }
+  return lines;
 }
 
 std::uint64_t random_identity() {

@@ -43,6 +43,9 @@ std::vector<std::filesystem::path> files_in(const std::filesystem::path& folder)
 std::string image_name(const ImageKey& key, int slot);
 /// Lists a run's valid images in a node's folder. Skips everything else.
 std::vector<FoundImage> images_in(const std::filesystem::path& folder, std::uint64_t run, int node);
+/// Returns a line for each of a run's images whose header contradicts itself or the file's name,
+/// although its hash is right.
+std::vector<std::string> bad_headers_in(const std::filesystem::path& folder, std::uint64_t run);
 
 /// Returns a random number that is not 0.
 std::uint64_t random_identity();

@@ -81,12 +81,44 @@ void take_memory(const Descriptor& file, std::int64_t bytes) {
       bytes, file.path().parent_path().string(), std::strerror(error));
 }
 
-/// Returns true if this may be the header of a file or mapping of so many bytes.
-bool is_valid(const ImageHeader& header, std::int64_t bytes) {
-  return header.layout == ImageHeader::known_layout && header.hash == header.expected_hash() &&
-         header.step >= 0 && header.key.bytes >= 0 && header.key.bytes <= max_image_bytes &&
-         header.text_bytes >= 0 && header.text_bytes <= max_image_bytes &&
-         bytes >= image_bytes(header.key.bytes, header.text_bytes);
+bool is_sealed(const ImageHeader& header) {
+  return header.layout == ImageHeader::known_layout && header.hash == header.expected_hash();
+}
+
+/// Returns what is wrong with a sealed header of a file or mapping of so many bytes; empty if
+/// nothing is.
+std::string problem_of(const ImageHeader& header, std::int64_t bytes) {
+  if (header.step < 0 || header.step > max_step)
+    return fmt::format("its step is {}, beyond 0 to {}", header.step, max_step);
+  if (header.disk_step < -1 || header.disk_step > header.step)
+    return fmt::format("it is of step {} and names step {} on disk", header.step, header.disk_step);
+  if (header.key.bytes < 0 || header.key.bytes > max_image_bytes)
+    return fmt::format("its shards have {} bytes", header.key.bytes);
+  if (header.text_bytes < 0 || header.text_bytes > longest_manifest)
+    return fmt::format("its text has {} bytes", header.text_bytes);
+  const auto expected = image_bytes(header.key.bytes, header.text_bytes);
+  if (bytes >= expected) return "";
+  return fmt::format("it has {} bytes where its header says {}", bytes, expected);
+}
+
+/// The header of a file, and the file's size.
+struct SealedHeader {
+  ImageHeader header;
+  std::int64_t file_bytes;
+};
+
+/// Returns nothing if the file is not this user's or its header is torn.
+std::optional<SealedHeader> read_sealed(const std::filesystem::path& path) try {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode) ||
+      status.st_uid != ::geteuid())
+    return {};
+  ImageHeader header;
+  const auto file = Descriptor::to_read(path);
+  if (file.read_some(0, &header, sizeof(header)) != sizeof(header)) return {};
+  return is_sealed(header) ? std::optional(SealedHeader{header, file.bytes()}) : std::nullopt;
+} catch (const Error&) {  // it cannot be read, or has just disappeared
+  return {};
 }
 
 }  // namespace
@@ -129,23 +161,22 @@ MemoryImage::MemoryImage(MemoryImage&& other) noexcept
       shard_bytes_(other.shard_bytes_),
       bytes_(std::exchange(other.bytes_, {})) {}
 
-std::optional<ImageHeader> MemoryImage::read_header(const std::filesystem::path& path) try {
-  struct stat status {};
-  if (::lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode) ||
-      status.st_uid != ::geteuid())
-    return {};
-  ImageHeader header;
-  const auto file = Descriptor::to_read(path);
-  if (file.read_some(0, &header, sizeof(header)) != sizeof(header)) return {};
-  return is_valid(header, file.bytes()) ? std::optional(header) : std::nullopt;
-} catch (const Error&) {  // it cannot be read, or has just disappeared
-  return {};
+std::optional<ImageHeader> MemoryImage::read_header(const std::filesystem::path& path) {
+  const auto found = read_sealed(path);
+  const bool valid = found && problem_of(found->header, found->file_bytes).empty();
+  return valid ? std::optional(found->header) : std::nullopt;
+}
+
+std::string MemoryImage::problem_with_header(const std::filesystem::path& path, std::uint64_t run) {
+  const auto found = read_sealed(path);
+  return found && found->header.run == run ? problem_of(found->header, found->file_bytes) : "";
 }
 
 std::optional<ImageHeader> MemoryImage::header() const {
   ImageHeader header;
   std::memcpy(&header, bytes_.data(), sizeof(header));
-  const bool valid = is_valid(header, std::ssize(bytes_)) && header.key.bytes == shard_bytes_;
+  const bool valid = is_sealed(header) && problem_of(header, std::ssize(bytes_)).empty() &&
+                     header.key.bytes == shard_bytes_;
   return valid ? std::optional(header) : std::nullopt;
 }
 
@@ -228,12 +259,17 @@ bool MemoryImage::is_intact() const {
   return true;
 }
 
-std::string MemoryImage::text() const {
+TrainState MemoryImage::progress() const {
   const auto valid = header();
   expects(valid.has_value(), "{} is not a valid image", path_.string());
   const auto hashes = segment_hashes();
-  return {reinterpret_cast<const char*>(hashes.data() + hashes.size()),
-          static_cast<std::size_t>(valid->text_bytes)};
+  const auto progress =
+      parse_train_state({reinterpret_cast<const char*>(hashes.data() + hashes.size()),
+                         static_cast<std::size_t>(valid->text_bytes)});
+  if (progress.step != valid->step)
+    fail(ExitCode::io_failure, "it is of step {} by its header and of step {} by its text",
+         valid->step, progress.step);
+  return progress;
 }
 
 void MemoryImage::load(const State& state) const {

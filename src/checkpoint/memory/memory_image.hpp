@@ -53,6 +53,9 @@ class MemoryImage {
   /// Returns the header in a file if it is valid and the file is this user's; nothing otherwise.
   /// Does not check the rest.
   static std::optional<ImageHeader> read_header(const std::filesystem::path& path);
+  /// Returns what is wrong with the header of one of the run's images whose hash is right; empty if
+  /// nothing is. A torn header is not wrong: a killed save leaves one.
+  static std::string problem_with_header(const std::filesystem::path& path, std::uint64_t run);
 
   const std::filesystem::path& path() const { return path_; }
   std::optional<ImageHeader> header() const;
@@ -63,8 +66,9 @@ class MemoryImage {
   void fill(const State& state, const std::string& text, ImageHeader header);
   /// Returns true if all bytes are as they were written. The header must be valid.
   bool is_intact() const;
-  /// Returns the TrainState's text.
-  std::string text() const;
+  /// Returns the TrainState. Throws exit 74 if its text cannot be understood or its step is not the
+  /// header's. The header must be valid.
+  TrainState progress() const;
   /// Copies the shards into the state, which has this image's key.
   void load(const State& state) const;
 

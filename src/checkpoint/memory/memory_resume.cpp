@@ -1,13 +1,18 @@
+#include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
 #include <deque>
+#include <map>
+#include <ranges>
+#include <utility>
 
 #include "checkpoint/memory/image_exchange.hpp"
 #include "checkpoint/memory/memory_checkpoints.hpp"
 #include "checkpoint/memory/memory_folder.hpp"
 #include "comm/transports/exchange.hpp"
 #include "core/error.hpp"
+#include "core/hash.hpp"
 
 // Resuming from memory.
 
@@ -17,12 +22,13 @@ namespace {
 /// A state that images may hold, with or without frozen weights, and the ranks' keys for it.
 struct Candidate {
   State state;
+  bool has_frozen;  ///< all that the run has
   std::vector<ImageKey> keys;
 };
 
 /// The newest set, and the state that it holds.
 struct Choice {
-  const State& state;
+  const Candidate* holds;
   ImageSet set;
 };
 
@@ -32,18 +38,60 @@ std::int64_t free_bytes(const std::filesystem::path& folder) {
   return error ? 0 : static_cast<std::int64_t>(space.available);
 }
 
+/// Returns the newest step that was on disk when any of the images was made; -1: none.
+std::int64_t newest_noted(std::span<const FoundImage> found) {
+  std::int64_t newest = -1;
+  for (const auto& image : found) newest = std::max(newest, image.disk_step);
+  return newest;
+}
+
 std::optional<Choice> newest_of(const std::vector<Candidate>& candidates,
                                 std::span<const FoundImage> found, const comm::Topology& topology) {
   std::optional<Choice> newest;
   for (const auto& candidate : candidates) {
     auto set = newest_set(found, candidate.keys, topology);
     if (set && (!newest || set->step > newest->set.step))
-      newest.emplace(Choice{candidate.state, std::move(*set)});
+      newest = Choice{&candidate, std::move(*set)};
   }
   return newest;
 }
 
+/// Logs lines of the form "PATH is not used: REASON", and what is used instead.
+void warn_of(const std::vector<std::string>& problems, const std::optional<Choice>& instead,
+             std::int64_t disk_step) {
+  const auto next = instead ? fmt::format("goes on from step {} in memory", instead->set.step)
+                    : disk_step >= 0 ? fmt::format("goes on from step {} on disk", disk_step)
+                                     : std::string("begins anew: it has no other checkpoint");
+  for (const auto& problem : problems)
+    spdlog::warn("the memory checkpoint {}; the run {}", problem, next);
+}
+
+/// Returns true if no lower rank on its node shares the rank's image.
+bool is_first_with_image(const ImageSet& set, std::size_t rank, const comm::Topology& topology) {
+  for (std::size_t r = 0; r < rank; ++r)
+    if (topology.node_of[r] == topology.node_of[rank] && set.images[r].key == set.images[rank].key)
+      return false;
+  return true;
+}
+
+/// Returns the TrainState of an image. Throws exit 74 if anything in the image is wrong.
+TrainState checked_progress(const MemoryImage& image, bool has_frozen) {
+  if (!image.is_intact())
+    fail(ExitCode::io_failure, "it is damaged: the hashes of its bytes do not match");
+  auto progress = image.progress();
+  if (progress.base.has_value() == has_frozen)
+    fail(ExitCode::io_failure, "{}",
+         has_frozen ? "it holds all weights, but its text names a base model for the frozen ones"
+                    : "it holds no frozen weights, and its text names no base model for them");
+  return progress;
+}
+
 }  // namespace
+
+std::filesystem::path MemoryCheckpoints::path_of(const FoundImage& image) const {
+  return std::filesystem::path(prefix_ + memory_node_name(topology_, image.node)) /
+         image_name(image.key, image.slot);
+}
 
 /// Gathers the images on all nodes.
 std::vector<FoundImage> MemoryCheckpoints::find_images() const {
@@ -55,13 +103,40 @@ std::vector<FoundImage> MemoryCheckpoints::find_images() const {
   return comm::all_gather_lists(world_, mine);
 }
 
+/// Gathers the lines about bad headers on all nodes.
+std::vector<std::string> MemoryCheckpoints::find_bad_headers() const {
+  const auto mine = leads_node_ ? bad_headers_in(folder_, run_) : std::vector<std::string>();
+  std::vector<std::string> lines;
+  for (const auto& of_rank : world_.all_gather(fmt::format("{}", fmt::join(mine, "\n"))))
+    for (const auto& line : of_rank | std::views::split('\n'))
+      if (!line.empty()) lines.emplace_back(line.begin(), line.end());
+  return lines;
+}
+
+/// Removes the images whose size contradicts their hash, which includes it. Returns a line for
+/// each.
+std::vector<std::string> MemoryCheckpoints::drop_other_sizes(std::span<const ImageKey> keys,
+                                                             std::vector<FoundImage>& found) const {
+  std::map<std::uint64_t, std::int64_t> sizes;
+  for (const auto& key : keys) sizes[key.hash] = key.bytes;
+  std::vector<std::string> lines;
+  std::erase_if(found, [&](const FoundImage& image) {
+    const auto size = sizes.find(image.key.hash);
+    if (size == sizes.end() || size->second == image.key.bytes) return false;
+    lines.push_back(fmt::format("{} is not used: its shards have {} bytes, by their key {}",
+                                path_of(image).string(), image.key.bytes, size->second));
+    return true;
+  });
+  return lines;
+}
+
 std::optional<TrainState> MemoryCheckpoints::resume(const State& state, std::int64_t disk_step,
                                                     const Accept& accept) {
   auto found = find_images();
+  auto problems = find_bad_headers();
   std::erase_if(found, [&](const FoundImage& image) { return image.step <= disk_step; });
-  if (found.empty()) return {};
-  const auto noted = std::ranges::max(found, {}, &FoundImage::disk_step).disk_step;
-  if (noted > disk_step) {
+  if (found.empty() && problems.empty()) return {};
+  if (const auto noted = newest_noted(found); noted > disk_step) {
     if (world_.rank() == 0)
       spdlog::warn(
           "memory checkpoints are not used: they were made with step {} on disk, but the newest "
@@ -69,10 +144,19 @@ std::optional<TrainState> MemoryCheckpoints::resume(const State& state, std::int
           noted, std::max<std::int64_t>(disk_step, 0));
     return {};
   }
-  std::vector<Candidate> candidates{{state, gather_keys(state)}};
+  std::vector<Candidate> candidates{{state, true, gather_keys(state)}};
   if (const auto trained = state.trained(); key_of(trained) != key_of(state))
-    candidates.push_back({trained, gather_keys(trained)});
-  while (const auto choice = newest_of(candidates, found, topology_)) {
+    candidates.push_back({trained, false, gather_keys(trained)});
+  for (const auto& candidate : candidates)
+    for (auto& line : drop_other_sizes(candidate.keys, found)) problems.push_back(std::move(line));
+  auto choice = newest_of(candidates, found, topology_);
+  if (!choice && problems.empty() && world_.rank() == 0)
+    spdlog::warn(
+        "memory checkpoints are not used: no step after the newest one on disk has the shards of "
+        "all ranks (they were lost with a node, or the mesh or the model has changed)");
+  while (true) {
+    if (world_.rank() == 0) warn_of(problems, choice, disk_step);
+    if (!choice) return {};
     if (!receive(choice->set, found)) {
       if (world_.rank() == 0)
         spdlog::warn(
@@ -81,32 +165,29 @@ std::optional<TrainState> MemoryCheckpoints::resume(const State& state, std::int
             choice->set.step);
       return {};
     }
-    if (drop_damaged(choice->set, found)) continue;
-    auto progress = load(choice->set, choice->state, accept);
-    resumed_ = choice->set;
-    return progress;
+    problems = drop_bad(choice->set, choice->holds->has_frozen, found);
+    if (problems.empty()) break;
+    choice = newest_of(candidates, found, topology_);
   }
-  if (world_.rank() == 0)
-    spdlog::warn(
-        "memory checkpoints are not used: no step after the newest one on disk has the shards of "
-        "all ranks (they were lost with a node, or the mesh or the model has changed)");
-  return {};
+  auto progress = load(choice->set, choice->holds->state, accept);
+  resumed_ = std::move(choice->set);
+  return progress;
 }
 
 std::vector<ImageKey> MemoryCheckpoints::gather_keys(const State& state) const {
   return comm::all_gather(world_, key_of(state), "the keys of memory checkpoints");
 }
 
-/// Returns this node's image in a set.
-MemoryImage MemoryCheckpoints::open_image(const ImageKey& key, const ImageSet& set) const {
+/// Returns this node's copy of an image in a set.
+MemoryImage MemoryCheckpoints::open_image(const FoundImage& image) const {
   for (int slot = 0; slot < images_per_key; ++slot) {
-    const auto path = folder_ / image_name(key, slot);
+    const auto path = folder_ / image_name(image.key, slot);
     const auto header = MemoryImage::read_header(path);
-    if (header && header->run == run_ && header->key == key && header->start == set.start &&
-        header->step == set.step)
-      return {path, key.bytes, header->text_bytes};
+    if (header && header->run == run_ && header->key == image.key && header->start == image.start &&
+        header->step == image.step && header->text_bytes == image.text_bytes)
+      return {path, image.key.bytes, image.text_bytes};
   }
-  fail(ExitCode::io_failure, "the memory checkpoint of step {} in {} has disappeared", set.step,
+  fail(ExitCode::io_failure, "the memory checkpoint of step {} in {} has disappeared", image.step,
        folder_.string());
 }
 
@@ -165,7 +246,7 @@ bool MemoryCheckpoints::receive(const ImageSet& set, std::vector<FoundImage>& fo
       if (world_.rank() == to)
         exchange.receive(images.emplace_back(open_slot_for(image)), image.text_bytes, from);
       else if (world_.rank() == from)
-        exchange.send(images.emplace_back(open_image(image.key, set)), to);
+        exchange.send(images.emplace_back(open_image(image)), to);
     }
   });
   exchange.run(world_, "memory checkpoints");
@@ -176,35 +257,44 @@ bool MemoryCheckpoints::receive(const ImageSet& set, std::vector<FoundImage>& fo
   return true;
 }
 
-/// Verifies the set's images on each node. Removes damaged ones and their sources from `found`.
-/// Returns true if any were damaged.
-bool MemoryCheckpoints::drop_damaged(const ImageSet& set, std::vector<FoundImage>& found) const {
+/// Checks the set's images on each node, and that all ranks' texts are the same. Removes bad ones
+/// and their sources from `found`, or the whole set if its texts differ. Returns a line for each.
+std::vector<std::string> MemoryCheckpoints::drop_bad(const ImageSet& set, bool has_frozen,
+                                                     std::vector<FoundImage>& found) const {
   const auto rank = static_cast<std::size_t>(world_.rank());
-  const auto& mine = set.images[rank];
-  bool first = true;  // on its node, among the ranks with this image
-  for (std::size_t r = 0; r < rank; ++r)
-    first =
-        first && (topology_.node_of[r] != topology_.node_of[rank] || set.images[r].key != mine.key);
-  const auto damaged = comm::agree_and_gather(
+  std::string reason;
+  std::uint64_t text = 0;  // hash; 0 if another rank checks the image
+  comm::agree(
       world_,
       [&] {
-        if (!first) return std::int64_t{0};
-        auto image = open_image(mine.key, set);
-        if (image.is_intact()) return std::int64_t{0};
-        image.invalidate();
-        return std::int64_t{1};
+        if (!is_first_with_image(set, rank, topology_)) return;
+        auto image = open_image(set.images[rank]);
+        try {
+          const auto progress = to_text(checked_progress(image, has_frozen));
+          text = hash_of(progress.data(), progress.size());
+        } catch (const Error& bad) {
+          reason = bad.what();
+          image.invalidate();
+        }
       },
       "whether memory checkpoints are intact");
-  for (std::size_t r = 0; r < damaged.size(); ++r) {
-    if (damaged[r] == 0) continue;
-    if (world_.rank() == 0)
-      spdlog::warn(
-          "the memory checkpoint of step {} from node {} with the shards of rank {} is "
-          "damaged: it is not used",
-          set.step, memory_node_name(topology_, set.images[r].node), r);
+  std::vector<std::string> lines;
+  const auto reasons = world_.all_gather(reason);
+  for (std::size_t r = 0; r < reasons.size(); ++r) {
+    if (reasons[r].empty()) continue;
+    lines.push_back(fmt::format("{} is not used: {}", path_of(set.images[r]).string(), reasons[r]));
     std::erase(found, set.images[r]);
   }
-  return std::ranges::count(damaged, 0) < std::ssize(damaged);
+  const auto texts = comm::all_gather(world_, text, "the texts of memory checkpoints");
+  const auto other = std::ranges::find_if(
+      texts, [&](std::uint64_t hash) { return hash != 0 && hash != texts.front(); });
+  if (!lines.empty() || other == texts.end()) return lines;
+  std::erase_if(found, [&](const FoundImage& image) {
+    return image.start == set.start && image.step == set.step;
+  });
+  const auto at = static_cast<std::size_t>(other - texts.begin());
+  return {fmt::format("{} is not used: its text differs from that of {}",
+                      path_of(set.images[at]).string(), path_of(set.images.front()).string())};
 }
 
 TrainState MemoryCheckpoints::load(const ImageSet& set, const State& state,
@@ -212,8 +302,8 @@ TrainState MemoryCheckpoints::load(const ImageSet& set, const State& state,
   std::optional<MemoryImage> image;
   TrainState progress;
   comm::agree(world_, [&] {
-    image.emplace(open_image(set.images[static_cast<std::size_t>(world_.rank())].key, set));
-    progress = parse_train_state(image->text());
+    image.emplace(open_image(set.images[static_cast<std::size_t>(world_.rank())]));
+    progress = image->progress();
     if (accept && world_.rank() == 0) accept(progress);
   });
   image->load(state);
