@@ -1,7 +1,8 @@
 #!/bin/bash
-# plan.sh LLAMESH: a run's predicted memory against its measured memory, and a limit that it
-# exceeds. Runs in the folder that has inputs/.
-llamesh=$1
+# plan.sh LLAMESH [DRAWS] [SEED]: a run's predicted memory against its measured memory, also on drawn
+# meshes, and a limit that it exceeds. Runs in the folder that has inputs/.
+llamesh=$1 draws=${2:-8}
+RANDOM=${3:-28}
 mpirun="$(dirname "$0")/../mpirun.sh"
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
@@ -22,23 +23,44 @@ for dtype in fp32 bf16; do
   done
 done
 
-# Exact to the byte with one thread (with several, one may find no task left), even if a chunk of
-# the logits is a single token, whose products are matrix-vector products.
-exact() { "$llamesh" train inputs/tiny.yaml "run.folder=$folder/exact" train.steps=2 checkpoint.every_steps=0 "$@" > "$folder/log" 2>&1 &&
-  sed -i '/"event"/d' "$folder/exact/metrics.jsonl" || give_up "training with $*"; }
-while read -r dtype chunk; do
+# exact RANKS ARGUMENT...: trains two steps.
+exact() {
   rm -rf "$folder/exact"
-  exact train.threads=1 precision.parameters="$dtype" memory.loss_chunk="$chunk"
+  "$mpirun" "$1" "$llamesh" train inputs/tiny.yaml "run.folder=$folder/exact" train.steps=2 checkpoint.every_steps=0 "${@:2}" \
+    > "$folder/log" 2>&1 && sed -i '/"event"/d' "$folder/exact/metrics.jsonl" || give_up "training on $*"
+}
+# as_planned RANKS ARGUMENT...: the plan is exact to the byte with one thread (with several, one may find no task left).
+as_planned() {
+  local which
+  exact "$@" train.threads=1
   for which in valley peak; do
     [[ $(field predicted_$which exact) == "$(field $which exact)" ]] ||
-      give_up "$which in $dtype by chunks of $chunk: planned $(field predicted_$which exact), measured $(field $which exact)"
+      give_up "$which on $*: planned $(field predicted_$which exact), measured $(field $which exact)"
   done
-done <<< $'fp32 auto\nbf16 1\nbf16 63'
+}
+# A chunk of the logits may be a single token, whose products are matrix-vector products.
+as_planned 1
+as_planned 1 precision.parameters=bf16 memory.loss_chunk=1
+as_planned 1 precision.parameters=bf16 memory.loss_chunk=63
+# Sums in bf16 between nodes; experts, whose rows are not known.
+as_planned 2 precision.parameters=bf16 mesh.axes.context=2 mesh.ranks_per_node=1
+as_planned 1 precision.parameters=bf16 model.file=inputs/models/mixtral-tiny.yaml train.micro_batch=4
+# draw NAME VALUE...: sets NAME to one of the values.
+draw() { local values=("${@:2}"); printf -v "$1" %s "${values[RANDOM % ${#values[@]}]}"; }
+for ((i = 0; i < draws; ++i)); do
+  draw tensor 1 2 && draw context 1 2 && draw per_node 1 2 && draw model llama mixtral && draw micro_batch 1 2 4 &&
+    draw dtype fp32 bf16 bf16 && draw strategy full_shard hybrid_shard no_shard && draw residual sequence whole hidden &&
+    draw checkpointing none selective full && draw ranks 2 4
+  ((ranks >= tensor * context)) || ranks=4
+  as_planned $ranks model.file=inputs/models/$model-tiny.yaml model.vocab_size=260 mesh.axes.tensor=$tensor mesh.axes.context=$context \
+    mesh.ranks_per_node=$per_node mesh.allow_tensor_across_nodes=true train.micro_batch=$micro_batch \
+    train.global_batch=$((2 * micro_batch * ranks / tensor / context)) precision.parameters=$dtype sharding.strategy=$strategy \
+    tensor.residual=$residual memory.activation_checkpointing=$checkpointing
+done
 # `plan` with the run's threads, regardless of the hardware's cores; in fp32, since a run measures
 # its bf16 method.
 for threads in 1 3; do
-  rm -rf "$folder/exact"
-  exact train.threads=$threads
+  exact 1 train.threads=$threads
   for cores in 1 64; do
     sed "s/^cores:.*/cores: $cores/" inputs/hardware/cpu-node.yaml > "$folder/hardware.yaml"
     planned=$("$llamesh" plan inputs/tiny.yaml --ranks 1 --hardware "$folder/hardware.yaml" --json train.threads=$threads |

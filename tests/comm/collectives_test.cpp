@@ -53,6 +53,11 @@ float at(const Tensor& t, std::int64_t i) {
   return t.dtype() == DType::bf16 ? static_cast<float>(t.as<bf16>()[i]) : t.as<float>()[i];
 }
 
+std::int64_t scratch_in_use() {
+  const auto bytes = device::MemoryMeter::instance().by_use();
+  return bytes[static_cast<std::size_t>(device::MemoryUse::scratch)];
+}
+
 enum class Memory { window, plain };
 
 template <class Implementation>
@@ -223,6 +228,25 @@ TYPED_TEST(CollectivesTest, AllReduceOutOfPlaceHasTheBitsOfReduceScatter) {
                   0)
             << n << ' ' << name_of(type);
       }
+}
+
+/// The first sum in a dtype allocates scratch and later ones nothing, whatever their sizes, so the
+/// plan knows it (simulated_collectives.cpp).
+TEST(MpiCollectives, SumsTakeTheScratchThatIsPlanned) {
+  if (test::world().size() == 1) GTEST_SKIP() << "needs another rank";
+  auto& meter = device::MemoryMeter::instance();
+  MpiCollectives axis(test::world());
+  for (const DType type : {DType::f32, DType::bf16})
+    for (const std::int64_t n : {7, 700'001}) {
+      const device::Buffer parts(n * axis.size() * size_of(type)), own(n * size_of(type));
+      const auto all = parts.tensor(type, {n * axis.size()});
+      const auto mine = own.tensor(type, {n});
+      const auto before = meter.in_use() - scratch_in_use();
+      meter.start_interval();
+      axis.reduce_scatter(mine, all, Accumulate::no, {}).wait();
+      axis.all_reduce(all, {}).wait();
+      EXPECT_EQ(meter.peak() - before, PairwiseExchange::scratch_bytes(type)) << n;
+    }
 }
 
 TYPED_TEST(CollectivesTest, BroadcastFromEveryRoot) {

@@ -1,8 +1,12 @@
+#include <algorithm>
 #include <array>
 #include <numeric>
+#include <thread>
 
 #include "device/buffer.hpp"
+#include "device/memory_meter.hpp"
 #include "device/simulated/simulation.hpp"
+#include "ops/bf16_products.hpp"
 #include "random_tensor.hpp"
 
 namespace llamesh::test {
@@ -421,6 +425,51 @@ TEST_P(Experts, GroupedLinearIsOneProductForEachExpert) {
                   near(), "dx");
       EXPECT_TRUE(x.gaps_untouched());
     }
+}
+
+std::int64_t scratch_in_use() {
+  return device::MemoryMeter::instance()
+      .by_use()[static_cast<std::size_t>(device::MemoryUse::scratch)];
+}
+
+/// Returns the scratch that calls on a new thread allocate, which has none yet.
+template <class Calls>
+std::int64_t scratch_of(const Calls& calls) {
+  std::int64_t taken = 0;
+  std::thread([&] {
+    const auto before = scratch_in_use();
+    calls();
+    taken = scratch_in_use() - before;
+  }).join();
+  return taken;
+}
+
+// The plan does not know the groups.
+TEST_P(Experts, ScratchOfGroupedLinearIsAsPlannedForAnyGroups) {
+  const auto before = ops::bf16_products();
+  ops::use_bf16_products(ops::Bf16Products::in_fp32);
+  for (const auto& starts : group_starts) {
+    const Integers group(starts);
+    const std::int64_t rows = starts.back();
+    const Matrix w(dtype(), 4 * 33, 18), x(dtype(), rows, 18, 2), y(dtype(), rows, 33, 5);
+    const Tensor stacked = w.view().reshape({4, 33, 18});
+    const auto multiply = [&](device::Stream& on) {
+      ops::grouped_linear(on, y, x, stacked, group.tensor, Accumulate::no);
+      ops::grouped_linear_backward_input(on, x, y, stacked, group.tensor, Accumulate::no);
+      ops::grouped_linear_backward_weight(on, stacked, y, x, group.tensor, Accumulate::no);
+    };
+    const auto planned = [&] {
+      device::Hardware hardware;
+      hardware.kind = device::Kind::cpu;
+      hardware.memory_bandwidth = hardware.peak_bf16 = hardware.peak_fp32 = 1;
+      hardware.gemm_share = 1;
+      const device::Simulation simulation(hardware);
+      multiply(device::compute_stream());
+      return scratch_in_use();
+    }();
+    EXPECT_EQ(scratch_of([&] { multiply(stream); }), planned) << rows << " rows";
+  }
+  ops::use_bf16_products(before);
 }
 
 TEST_P(Experts, GroupedLinearRefusesGroupsThatDoNotFit) {

@@ -131,16 +131,16 @@ INSTANTIATE_TEST_SUITE_P(
                                      ActivationCheckpointing::full),
                      testing::Values(DType::f32, DType::bf16)));
 
-using PredictedTensorCase = std::tuple<ResidualLayout, ActivationCheckpointing, DType>;
+using PredictedTensorCase = std::tuple<ResidualLayout, int, ActivationCheckpointing, DType>;
 class TensorAxisPredicted : public testing::TestWithParam<PredictedTensorCase> {};
 
 TEST_P(TensorAxisPredicted, TakesWhatIsPlanned) {
   if (world().size() % 2 != 0) return;
-  const auto [residual, checkpointing, dtype] = GetParam();
+  const auto [residual, ranks_per_node, checkpointing, dtype] = GetParam();
   const TemporaryFolder folder;
   auto in = predicted_inputs(folder);
   in.sharding.strategy = Strategy::full_shard;
-  in.mesh = {.tensor = 2};
+  in.mesh = {.tensor = 2, .allow_tensor_across_nodes = true, .ranks_per_node = ranks_per_node};
   in.tensor.residual = residual;
   in.memory.activation_checkpointing = checkpointing;
   in.precision.parameters = dtype;
@@ -151,6 +151,7 @@ INSTANTIATE_TEST_SUITE_P(Prediction, TensorAxisPredicted,
                          testing::Combine(testing::Values(ResidualLayout::sequence,
                                                           ResidualLayout::whole,
                                                           ResidualLayout::hidden),
+                                          testing::Values(0, 1),
                                           testing::Values(ActivationCheckpointing::none,
                                                           ActivationCheckpointing::selective,
                                                           ActivationCheckpointing::full),
@@ -161,8 +162,6 @@ class ContextAxisPredicted : public testing::TestWithParam<PredictedContextCase>
 
 TEST_P(ContextAxisPredicted, TakesWhatIsPlanned) {
   const auto [ranks, ranks_per_node, checkpointing, dtype] = GetParam();
-  // Between nodes, a sum in bf16 takes an fp32 buffer for its duration, which is not planned.
-  if (ranks_per_node == 1 && dtype == DType::bf16) return;
   const TemporaryFolder folder;
   auto in = predicted_inputs(folder);
   in.sharding.strategy = Strategy::full_shard;
@@ -174,6 +173,31 @@ TEST_P(ContextAxisPredicted, TakesWhatIsPlanned) {
 
 INSTANTIATE_TEST_SUITE_P(Prediction, ContextAxisPredicted,
                          testing::Combine(testing::Values(2, 4), testing::Values(0, 1),
+                                          testing::Values(ActivationCheckpointing::none,
+                                                          ActivationCheckpointing::full),
+                                          testing::Values(DType::f32, DType::bf16)));
+
+using PredictedExpertsCase = std::tuple<int, int, ActivationCheckpointing, DType>;
+class ExpertsPredicted : public testing::TestWithParam<PredictedExpertsCase> {};
+
+TEST_P(ExpertsPredicted, TakeWhatIsPlanned) {
+  const auto [tensor, micro_batch, checkpointing, dtype] = GetParam();
+  const TemporaryFolder folder;
+  auto in = predicted_inputs(folder);
+  in.model.family = "mixtral";
+  in.model.num_experts = 8;
+  in.model.num_experts_per_tok = 2;
+  in.sharding.strategy = Strategy::full_shard;
+  in.mesh = {.tensor = tensor};
+  in.train.micro_batch = micro_batch;
+  in.train.global_batch = micro_batch * world().size();
+  in.memory.activation_checkpointing = checkpointing;
+  in.precision.parameters = dtype;
+  expect_as_planned(in);
+}
+
+INSTANTIATE_TEST_SUITE_P(Prediction, ExpertsPredicted,
+                         testing::Combine(testing::Values(1, 2), testing::Values(1, 4),
                                           testing::Values(ActivationCheckpointing::none,
                                                           ActivationCheckpointing::full),
                                           testing::Values(DType::f32, DType::bf16)));

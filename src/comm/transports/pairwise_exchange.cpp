@@ -52,29 +52,43 @@ struct Piece {
   std::int64_t first;
 };
 
-/// Returns the pieces of range(peer) for every other rank, step by step; `direction` is 1 for sends
-/// and -1 for receives. Both sides of a transfer have it in the same step, so the ranks always
-/// finish the earliest step, whatever the sizes.
+/// Returns the pieces of range(peer) for every other rank: the first one of each, step by step,
+/// then the second ones, and so on. `direction` is 1 for sends and -1 for receives. Both sides of a
+/// transfer have it in the same place, so the ranks always finish the earliest one, whatever the
+/// sizes.
 template <class Range>
 std::vector<Piece> pieces_by_step(const Communicator& group, int direction, const Range& range) {
-  std::vector<Piece> pieces;
+  std::vector<Piece> wholes;
+  std::int64_t longest = 0;
   for (int step = 1; step < group.size(); ++step) {
     const int peer = (group.rank() + direction * step + group.size()) % group.size();
-    const Tensor whole = range(peer);
-    const std::int64_t length = piece_bytes / size_of(whole.dtype());
-    for (std::int64_t first = 0; first < whole.numel(); first += length)
-      pieces.push_back({whole.slice(first, std::min(length, whole.numel() - first)), peer, first});
+    wholes.push_back({range(peer), peer, 0});
+    longest = std::max(longest, wholes.back().data.bytes());
   }
+  std::vector<Piece> pieces;
+  for (std::int64_t at = 0; at < longest; at += piece_bytes)
+    for (const auto& [whole, peer, begin] : wholes) {
+      const auto first = at / size_of(whole.dtype());
+      const auto length = std::min(piece_bytes / size_of(whole.dtype()), whole.numel() - first);
+      if (length > 0) pieces.push_back({whole.slice(first, length), peer, first});
+    }
   return pieces;
 }
 
 }  // namespace
 
-const std::int64_t PairwiseExchange::scratch_bytes = in_flight * piece_bytes;
+std::int64_t PairwiseExchange::scratch_bytes(DType sum) {
+  constexpr auto in_fp32 = piece_bytes / size_of(DType::bf16) * size_of(DType::f32);
+  return in_flight * piece_bytes + (sum == DType::f32 ? 0 : in_fp32);
+}
 
-std::byte* PairwiseExchange::scratch() {
+std::byte* PairwiseExchange::scratch(DType sum) {
   const device::ScopedMemoryTag use(device::MemoryUse::scratch);
-  if (!scratch_) scratch_ = device::Buffer(scratch_bytes);
+  const auto bytes = scratch_bytes(sum);
+  if (scratch_.bytes() < bytes) {
+    scratch_ = {};  // free first, as kernels do
+    scratch_ = device::Buffer(bytes);
+  }
   return scratch_.data();
 }
 
@@ -84,7 +98,7 @@ void PairwiseExchange::exchange(const Range& outgoing, const Range& incoming,
   const auto to_send = pieces_by_step(group_, 1, outgoing);
   auto to_receive = pieces_by_step(group_, -1, incoming);
   if (arrived) {
-    std::byte* slots = scratch();
+    std::byte* slots = scratch(DType::f32);
     for (std::int64_t i = 0; i < std::ssize(to_receive); ++i) {
       auto& data = to_receive[static_cast<std::size_t>(i)].data;
       data = Tensor(slots + i % in_flight * piece_bytes, data.dtype(), {data.numel()});
@@ -132,19 +146,23 @@ void PairwiseExchange::all_gather(const Tensor& whole, const Tensor& mine) {
   exchange([&](int) { return own; }, [&](int peer) { return whole.slice(peer * n, n); });
 }
 
+/// Sums piece by piece, because a bf16 sum needs a place in fp32 meanwhile.
 void PairwiseExchange::reduce(const Tensor& mine, const Range& part, Accumulate accumulate) {
-  const std::int64_t n = mine.numel();
-  const Tensor own = part(group_.rank());
-  const auto in_fp32 =
-      mine.dtype() == DType::f32 ? device::Buffer() : device::Buffer(n * size_of(DType::f32));
-  const Tensor sum = mine.dtype() == DType::f32 ? mine : in_fp32.tensor(DType::f32, {n});
-  add_to(sum, own, accumulate);
+  const int rank = group_.rank(), size = group_.size();
+  const Tensor own = part(rank);
+  if (size == 1) return add_to(mine, own, accumulate);
+  std::byte* const in_fp32 = scratch(mine.dtype()) + scratch_bytes(DType::f32);
   exchange(
       part, [&](int) { return own; },
-      [&](const Tensor& piece, int, std::int64_t first) {
-        add_to(sum.slice(first, piece.numel()), piece, Accumulate::yes);
+      [&](const Tensor& piece, int peer, std::int64_t first) {
+        const Tensor to = mine.slice(first, piece.numel());
+        const Tensor sum =
+            mine.dtype() == DType::f32 ? to : Tensor(in_fp32, DType::f32, {piece.numel()});
+        if (peer == (rank + size - 1) % size)  // the first to come
+          add_to(sum, own.slice(first, piece.numel()), accumulate);
+        add_to(sum, piece, Accumulate::yes);
+        if (peer == (rank + 1) % size) copy_cast(to, sum);  // the last one
       });
-  copy_cast(mine, sum);
 }
 
 void PairwiseExchange::reduce_scatter(const Tensor& mine, const Tensor& parts,
@@ -173,7 +191,7 @@ void PairwiseExchange::all_reduce(const Tensor& sum, const Tensor& data) {
 void PairwiseExchange::all_reduce_small(const Tensor& data) {
   const std::int64_t n = data.numel();
   const int bytes = static_cast<int>(data.bytes());
-  std::byte* all = scratch();
+  std::byte* all = scratch(DType::f32);
   MPI_Request request = MPI_REQUEST_NULL;
   check(
       MPI_Iallgather(data.data(), bytes, MPI_BYTE, all, bytes, MPI_BYTE, native(group_), &request),

@@ -23,8 +23,8 @@ void check_received(const CollectiveCall& call, const Communicator& group,
                     const PeerParts& received, std::span<const SentPart> announced);
 
 /// Blocking collectives by MPI point-to-point between pairs of ranks, on any memory. In step k a
-/// rank sends to the k-th rank after it and receives from the k-th before it, in pieces with few in
-/// flight: a large group is never flooded, and a receiver adds one piece while the next arrives.
+/// rank sends a piece to the k-th rank after it and receives one from the k-th before it, with few
+/// in flight: a large group is never flooded, and a receiver adds one piece while the next arrives.
 /// Bandwidth optimal; sums run in a fixed order. One thread at a time; every rank makes the same
 /// calls. Tensors and results as in Collectives.
 class PairwiseExchange {
@@ -34,8 +34,8 @@ class PairwiseExchange {
 
   /// Returns the communicator that carries its messages.
   const Communicator& group() const { return group_; }
-  /// Bytes that the first sum allocates and the object then keeps.
-  static const std::int64_t scratch_bytes;
+  /// Returns the bytes that the first sum in this dtype allocates and the object then keeps.
+  static std::int64_t scratch_bytes(DType sum);
 
   void all_gather(const Tensor& whole, const Tensor& mine);
   void reduce_scatter(const Tensor& mine, const Tensor& parts, Accumulate accumulate);
@@ -60,7 +60,8 @@ class PairwiseExchange {
   /// range and its peer's incoming one have the same size, which may be zero. With `arrived`,
   /// pieces are received into scratch and passed to it; `first` is the piece's first element.
   void exchange(const Range& outgoing, const Range& incoming, const Arrived& arrived = {});
-  std::byte* scratch();
+  /// Returns room for the pieces in flight, then for a piece of a bf16 sum in fp32.
+  std::byte* scratch(DType sum);
 
   Communicator group_;
   device::Buffer scratch_;

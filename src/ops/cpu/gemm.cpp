@@ -61,6 +61,22 @@ dnnl::memory::desc description(const Matrix& m) {
   return {{m.rows, m.cols}, type_of(m), dnnl::memory::dims{m.row_stride, m.col_stride}};
 }
 
+/// A product's matrices.
+struct Operands {
+  Matrix c, a, b;
+};
+
+/// Returns the matrices with this value for the size that differs from call to call, if one does.
+Operands with_size(Operands operands, Ragged ragged, std::int64_t size) {
+  auto& [c, a, b] = operands;
+  if (ragged.size == Ragged::Size::m) c.rows = a.rows = size;
+  if (ragged.size == Ragged::Size::k) a.cols = b.rows = size;
+  return operands;
+}
+
+/// Value of a size that a primitive learns from each call.
+constexpr std::int64_t any_size = DNNL_RUNTIME_DIM_VAL;
+
 /// Layout of b: as it is, or copied to the one that oneDNN's kernels read fastest.
 enum class Packed : std::int8_t { no, yes };
 
@@ -76,8 +92,8 @@ Packed packing_of(const Matrix& c, const Matrix& a, const Matrix& b, Ragged ragg
                       isa == dnnl::cpu_isa::avx512_core_bf16;
   const bool gains = c.rows >= min_rows && (a.dtype == DType::bf16 || a.col_stride == 1);
   const bool fits = b.rows * b.cols * size_of(b.dtype) <= max_bytes;
-  return is_measured && avx512 && ragged == Ragged::none && gains && fits ? Packed::yes
-                                                                          : Packed::no;
+  return is_measured && avx512 && ragged.size == Ragged::Size::none && gains && fits ? Packed::yes
+                                                                                     : Packed::no;
 }
 
 dnnl::matmul::primitive_desc describe_matmul(const Matrix& c, const Matrix& a, const Matrix& b,
@@ -117,7 +133,7 @@ struct Space {
 class Matmul {
  public:
   Matmul(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate, Packed packed)
-      : packed_(packed), is_ragged_(c.rows == ragged_size || a.cols == ragged_size) {
+      : packed_(packed), is_ragged_(c.rows == any_size || a.cols == any_size) {
     device::check_address_space(code_bytes);
     const auto primitive = describe_matmul(c, a, b, accumulate, packed);
     matmul_ = dnnl::matmul(primitive);
@@ -146,8 +162,6 @@ class Matmul {
     stream.wait();
   }
 
-  static constexpr std::int64_t ragged_size = DNNL_RUNTIME_DIM_VAL;
-
  private:
   void describe(const Matrix& c, const Matrix& a, const Matrix& b) {
     a_ = dnnl::memory(description(a), engine(), nullptr);
@@ -172,9 +186,7 @@ class Matmul {
 void run_matmul(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate,
                 Ragged ragged) {
   thread_local std::unordered_map<Key, Matmul, KeyHash> cache;
-  Matrix any_c = c, any_a = a, any_b = b;
-  if (ragged == Ragged::m) any_c.rows = any_a.rows = Matmul::ragged_size;
-  if (ragged == Ragged::k) any_a.cols = any_b.rows = Matmul::ragged_size;
+  const auto [any_c, any_a, any_b] = with_size({c, a, b}, ragged, any_size);
   const auto key = key_of(any_c, any_a, any_b, accumulate);
   auto found = cache.find(key);
   if (found == cache.end())
@@ -216,10 +228,11 @@ std::int64_t copied_numel(const Matrix& m) {
   return m.dtype == DType::f32 ? 0 : m.rows * m.cols;
 }
 
-/// Returns the matrix in fp32: itself, or a dense copy in `scratch` with the same orientation.
-Matrix as_fp32(const Matrix& m, Scratch& scratch) {
+/// Returns the matrix in fp32: itself, or a dense copy in `scratch`, which has room for `largest`,
+/// with the same orientation.
+Matrix as_fp32(const Matrix& m, const Matrix& largest, Scratch& scratch) {
   if (m.dtype == DType::f32) return m;
-  const Matrix copy = fp32_like(m, scratch.array<float>(copied_numel(m)));
+  const Matrix copy = fp32_like(m, scratch.array<float>(copied_numel(largest)));
   if (m.col_stride == 1)
     convert(copy, m, Accumulate::no);
   else
@@ -235,7 +248,8 @@ bool multiplies_directly(const Matrix& c, const Matrix& a, Bf16Products way) {
 Space space_for(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate,
                 Ragged ragged) {
   const auto packed = packing_of(c, a, b, ragged);
-  return {describe_matmul(c, a, b, accumulate, packed), packed};
+  const auto [any_c, any_a, any_b] = with_size({c, a, b}, ragged, any_size);
+  return {describe_matmul(any_c, any_a, any_b, accumulate, packed), packed};
 }
 
 }  // namespace
@@ -259,13 +273,14 @@ void gemm(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumula
     return;
   }
   thread_local Scratch scratch_a, scratch_b, scratch_c;
-  const auto wide_a = as_fp32(a, scratch_a);
-  const auto wide_b = as_fp32(b, scratch_b);
+  const auto largest = with_size({c, a, b}, ragged, ragged.max);
+  const auto wide_a = as_fp32(a, largest.a, scratch_a);
+  const auto wide_b = as_fp32(b, largest.b, scratch_b);
   if (c.dtype == DType::f32) {
     run_matmul(c, wide_a, wide_b, accumulate, ragged);
     return;
   }
-  const Matrix wide_c = fp32_like(c, scratch_c.array<float>(copied_numel(c)));
+  const Matrix wide_c = fp32_like(c, scratch_c.array<float>(copied_numel(largest.c)));
   run_matmul(wide_c, wide_a, wide_b, Accumulate::no, ragged);
   convert(c, wide_c, accumulate);
 }
@@ -278,12 +293,13 @@ GemmScratch gemm_scratch(const Matrix& c, const Matrix& a, const Matrix& b, Accu
   const auto fp32 = [](const Matrix& m) {
     return m.dtype == DType::f32 ? m : fp32_like(m, nullptr);
   };
+  const auto largest = with_size({c, a, b}, ragged, ragged.max);
   const auto bytes = [](const Matrix& m) { return copied_numel(m) * size_of(DType::f32); };
   // A bf16 result accumulates during conversion.
   const auto added = c.dtype == DType::f32 ? accumulate : Accumulate::no;
-  return {.a = bytes(a),
-          .b = bytes(b),
-          .c = bytes(c),
+  return {.a = bytes(largest.a),
+          .b = bytes(largest.b),
+          .c = bytes(largest.c),
           .library = space_for(fp32(c), fp32(a), fp32(b), added, ragged).total()};
 }
 

@@ -24,14 +24,19 @@ struct Matrix {
   Matrix transposed() const;
 };
 
-/// The size that differs from call to call: then one oneDNN primitive serves all its values.
-enum class Ragged : std::int8_t { none, m, k };
+/// The size that differs from call to call, and its largest value. One oneDNN primitive serves all
+/// values, and scratch is for the largest: it does not grow when tokens choose other experts.
+struct Ragged {
+  enum class Size : std::int8_t { none, m, k };
+  Size size = Size::none;
+  std::int64_t max = 0;
+};
 
 /// c (m, n) = or += a (m, k) b (k, n) by oneDNN, with fp32 accumulation. a and b share a dtype; c
 /// is row-major, fp32 or bf16. bf16 operands are multiplied natively or converted to fp32 first. If
 /// c has many rows, b is packed first: copied to oneDNN's layout.
 void gemm(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate,
-          Bf16Products way = bf16_products(), Ragged ragged = Ragged::none);
+          Bf16Products way = bf16_products(), Ragged ragged = {});
 
 /// Scratch bytes that gemm() needs for these matrices: fp32 copies, and oneDNN's own with a packed
 /// b.
@@ -39,6 +44,6 @@ struct GemmScratch {
   std::int64_t a = 0, b = 0, c = 0, library = 0;
 };
 GemmScratch gemm_scratch(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate,
-                         Bf16Products way = bf16_products(), Ragged ragged = Ragged::none);
+                         Bf16Products way = bf16_products(), Ragged ragged = {});
 
 }  // namespace llamesh::ops::cpu

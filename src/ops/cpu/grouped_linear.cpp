@@ -35,7 +35,7 @@ void grouped_linear(Stream& stream, Tensor y, Tensor x, Tensor w, Tensor starts,
   stream.run([=] {
     for_each_expert(w, starts, x.rows(), [&](auto first, auto count, const Tensor& weight) {
       gemm(Matrix(y.slice_rows(first, count)), Matrix(x.slice_rows(first, count)),
-           Matrix(weight).transposed(), accumulate, bf16_products(), Ragged::m);
+           Matrix(weight).transposed(), accumulate, bf16_products(), {Ragged::Size::m, x.rows()});
     });
   });
 }
@@ -46,7 +46,7 @@ void grouped_linear_backward_input(Stream& stream, Tensor dx, Tensor dy, Tensor 
   stream.run([=] {
     for_each_expert(w, starts, dy.rows(), [&](auto first, auto count, const Tensor& weight) {
       gemm(Matrix(dx.slice_rows(first, count)), Matrix(dy.slice_rows(first, count)), Matrix(weight),
-           accumulate, bf16_products(), Ragged::m);
+           accumulate, bf16_products(), {Ragged::Size::m, dy.rows()});
     });
   });
 }
@@ -58,7 +58,8 @@ void grouped_linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor
     for_each_expert(dw, starts, dy.rows(), [&](auto first, auto count, const Tensor& gradient) {
       if (count > 0)
         gemm(Matrix(gradient), Matrix(dy.slice_rows(first, count)).transposed(),
-             Matrix(x.slice_rows(first, count)), accumulate, bf16_products(), Ragged::k);
+             Matrix(x.slice_rows(first, count)), accumulate, bf16_products(),
+             {Ragged::Size::k, x.rows()});
       else if (accumulate == Accumulate::no)
         std::memset(gradient.data(), 0, static_cast<std::size_t>(gradient.bytes()));
     });

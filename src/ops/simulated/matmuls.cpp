@@ -10,7 +10,7 @@ using cpu::Matrix;
 
 /// Counts scratch that cpu::gemm() and cuda::gemm() keep.
 void keep_gemm_scratch(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate,
-                       cpu::Ragged ragged = cpu::Ragged::none) {
+                       cpu::Ragged ragged = {}) {
   auto& simulation = device::Simulation::current();
   if (c.rows * c.cols * a.cols == 0) return;
   if (hardware().kind == device::Kind::cuda)
@@ -100,25 +100,26 @@ void linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x, Accu
   gemm(stream, dw, dy, x, dy.rows(), accumulate);
 }
 
-// The largest group is not known before the tokens are routed: scratch is for all rows in one.
 void grouped_linear(Stream& stream, Tensor y, Tensor x, Tensor w, Tensor /*starts*/,
                     Accumulate accumulate) {
   const auto one = w.slice_rows(0, w.size(1));
-  keep_gemm_scratch(Matrix(y), Matrix(x), Matrix(one).transposed(), accumulate, cpu::Ragged::m);
+  keep_gemm_scratch(Matrix(y), Matrix(x), Matrix(one).transposed(), accumulate,
+                    {cpu::Ragged::Size::m, x.rows()});
   grouped_gemm(stream, y, x, w, accumulate);
 }
 
 void grouped_linear_backward_input(Stream& stream, Tensor dx, Tensor dy, Tensor w,
                                    Tensor /*starts*/, Accumulate accumulate) {
   keep_gemm_scratch(Matrix(dx), Matrix(dy), Matrix(w.slice_rows(0, w.size(1))), accumulate,
-                    cpu::Ragged::m);
+                    {cpu::Ragged::Size::m, dy.rows()});
   grouped_gemm(stream, dx, dy, w, accumulate);
 }
 
 void grouped_linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor x,
                                     Tensor /*starts*/, Accumulate accumulate) {
   const auto one = dw.slice_rows(0, dw.size(1));
-  keep_gemm_scratch(Matrix(one), Matrix(dy).transposed(), Matrix(x), accumulate, cpu::Ragged::k);
+  keep_gemm_scratch(Matrix(one), Matrix(dy).transposed(), Matrix(x), accumulate,
+                    {cpu::Ragged::Size::k, x.rows()});
   const double rows = tiled_rows(dy.rows(), dw.size(0), group_depth);
   const double flops = 2 * rows * static_cast<double>(one.numel());
   const double again = accumulate == Accumulate::yes ? bytes_of(dw) : 0;
