@@ -3,7 +3,7 @@
 #include "device/memory_meter.hpp"
 #include "runs/small_run.hpp"
 
-// Checks the bytes that a rank holds and sends against the formulas in docs/measured/performance.md.
+// Checks the bytes that a rank holds and sends against docs/measured/performance.md.
 
 namespace llamesh::test {
 namespace {
