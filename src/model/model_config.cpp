@@ -126,7 +126,12 @@ std::string difference(const ModelConfig& then, const ModelConfig& now) {
     keys.add("lora.rslora", then.lora->rslora, now.lora->rslora);
   }
   if (have_same_parameters(then, now)) return keys.text();
-  add_keys(keys, Change::reshapes, then, now);
+  const bool both_have_experts = then.num_experts > 0 && now.num_experts > 0;
+  const auto with_expert_size = [&](ModelConfig config) {
+    config.moe_intermediate_size = both_have_experts ? config.expert_size() : 0;
+    return config;
+  };
+  add_keys(keys, Change::reshapes, with_expert_size(then), with_expert_size(now));
   add_adapters(keys, then, now);
   return keys.text();
 }

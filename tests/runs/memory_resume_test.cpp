@@ -144,13 +144,15 @@ TEST(MemoryResumeFromForgeries, ContinuesFromTheDisk) {
     train_and_vanish(in, 8);
     world().barrier();
     for (int node = 0; world().rank() == 0 && node < topology.nodes; ++node)
-      for (const auto& file : checkpoint::files_in(memory_folder_of(in, topology, node)))
+      for (const auto& file : checkpoint::files_in(memory_folder_of(in, topology, node))) {
+        if (!checkpoint::MemoryImage::read_header(file)) continue;  // the mark of the job
         forge(file, [&](checkpoint::ImageHeader& header, std::string& text) {
           if (header.step != 6) return;
           auto parsed = json::parse(text);
           change(header, parsed);
           text = parsed.dump();
         });
+      }
     world().barrier();
     run_to_the_end(in);
     EXPECT_EQ(train::read_run_state(in.run.folder)->first_step, 5);
