@@ -3,8 +3,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <ranges>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "checkpoint/location.hpp"
