@@ -67,3 +67,14 @@ function(llamesh_layer name)
     llamesh_optimize_less(${name})
   endif()
 endfunction()
+
+# llamesh_floors(LAYER FOLDER...)
+# The folders of src/LAYER, all of them, lowest first. A file may include its own folder and those below it; the files
+# beside the folders stand above them all. scripts/check_layers.sh checks it.
+function(llamesh_floors layer)
+  foreach(folder ${ARGN})
+    if(NOT IS_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/${layer}/${folder})
+      message(FATAL_ERROR "llamesh_floors(${layer}): src/${layer} has no folder ${folder}")
+    endif()
+  endforeach()
+endfunction()
