@@ -41,7 +41,7 @@ room() { if [[ $1 == */*/* ]]; then room=${1%"/${1#*/*/}"}; else room=${1%%/*}; 
 
 # pattern of the header -> pattern of the files that may include it
 wrapped=(
-  '^mpi\.h$|^mpi-ext\.h$' '^comm/mesh/mpi\.hpp$'
+  '^mpi\.h$|^mpi-ext\.h$' '^comm/mpi/mpi\.hpp$'
   '^hdf5' '^checkpoint/'
   '^(oneapi/)?dnnl' '^ops/'
   '^(cuda|cublas|cudnn|cub/|thrust/|nvtx)' '^(device|ops)/cuda/|^comm/transports/nccl/'
@@ -51,7 +51,7 @@ wrapped=(
   '^sentencepiece' '^tokenizer/sentencepiece_tokenizer\.cpp$'
   '^(protozero|isa-l)' '^train/tensorboard/'
   '^pcre2' '^tokenizer/pattern\.cpp$'
-  '^utf8proc' '^tokenizer/utf8\.cpp$'
+  '^utf8proc' '^core/utf8\.cpp$'
 )
 
 faults=0 files=0

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "comm/mesh/session.hpp"
+#include "comm/mpi/session.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
 #include "core/process.hpp"

@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "comm/mesh/communicator.hpp"
-#include "comm/mesh/session.hpp"
+#include "comm/mpi/communicator.hpp"
+#include "comm/mpi/session.hpp"
 #include "core/error.hpp"
 
 // Defined by every sanitizer's library. No compiler macro would do: with AddressSanitizer, tests

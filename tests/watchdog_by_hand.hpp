@@ -10,11 +10,11 @@
 #include <thread>
 #include <vector>
 
+#include "comm/calls/queued_collectives.hpp"
 #include "comm/diagnosis/hang_diagnosis.hpp"
 #include "comm/diagnosis/host_survey.hpp"
-#include "comm/diagnosis/queued_collectives.hpp"
 #include "comm/diagnosis/watchdog.hpp"
-#include "comm/mesh/mpi.hpp"
+#include "comm/mpi/mpi.hpp"
 #include "core/process.hpp"
 #include "patience.hpp"
 #include "support.hpp"

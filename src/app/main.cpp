@@ -6,10 +6,10 @@
 #include <exception>
 #include <string_view>
 
-#include "app/command_line.hpp"
-#include "app/program.hpp"
-#include "comm/mesh/launch.hpp"
-#include "comm/mesh/session.hpp"
+#include "app/command_line/command_line.hpp"
+#include "app/program/program.hpp"
+#include "comm/mpi/launch.hpp"
+#include "comm/mpi/session.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
 #include "core/process.hpp"

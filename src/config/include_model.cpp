@@ -8,7 +8,7 @@
 #include <string_view>
 #include <utility>
 
-#include "checkpoint/location.hpp"
+#include "checkpoint/store/location.hpp"
 #include "config/key_writer.hpp"
 #include "config/keys.hpp"
 #include "core/error.hpp"

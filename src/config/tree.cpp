@@ -12,7 +12,7 @@
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "core/text.hpp"
-#include "tokenizer/utf8.hpp"
+#include "core/utf8.hpp"
 
 namespace llamesh::config {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "core/error.hpp"
 #include "core/hash.hpp"
+#include "core/utf8.hpp"
 #include "tokenizer/tokenizer.hpp"
-#include "tokenizer/utf8.hpp"
 
 namespace llamesh::data {
 namespace {

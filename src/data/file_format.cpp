@@ -9,11 +9,11 @@
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "core/text.hpp"
+#include "core/utf8.hpp"
 #include "data/jsonl.hpp"
 #include "data/loss_mask.hpp"
 #include "data/megatron.hpp"
 #include "data/token_ids.hpp"
-#include "tokenizer/utf8.hpp"
 
 namespace llamesh::data {
 namespace {

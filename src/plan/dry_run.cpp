@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "checkpoint/state.hpp"
+#include "checkpoint/format/state.hpp"
 #include "optim/optimizer.hpp"
 #include "plan/step_plan.hpp"
 

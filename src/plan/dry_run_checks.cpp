@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "checkpoint/state.hpp"
+#include "checkpoint/format/state.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
 

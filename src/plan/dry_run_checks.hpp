@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "checkpoint/state.hpp"
+#include "checkpoint/format/state.hpp"
 #include "comm/transports/simulated_collectives.hpp"
 #include "core/box.hpp"
 #include "plan/step_plan.hpp"

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "comm/mesh/communicator.hpp"
+#include "comm/mpi/communicator.hpp"
 #include "device/hardware.hpp"
 #include "train/run/run_inputs.hpp"
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string>
 
-#include "checkpoint/checkpoint_options.hpp"
+#include "checkpoint/format/checkpoint_options.hpp"
 #include "plan/step_plan.hpp"
 #include "train/run/setup.hpp"
 

@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "comm/transports/exchange.hpp"
+#include "comm/mpi/exchange.hpp"
 
 namespace llamesh::plan {
 namespace {

@@ -8,8 +8,8 @@
 #include <optional>
 #include <utility>
 
+#include "checkpoint/format/state.hpp"
 #include "checkpoint/memory/image_plan.hpp"
-#include "checkpoint/state.hpp"
 #include "comm/mesh/device_mesh.hpp"
 #include "device/buffer.hpp"
 #include "device/device.hpp"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/mesh/communicator.hpp"
+#include "comm/mpi/communicator.hpp"
 #include "comm/transports/simulated_collectives.hpp"
 #include "device/hardware.hpp"
 #include "device/simulated/simulation.hpp"

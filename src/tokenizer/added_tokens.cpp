@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "tokenizer/utf8.hpp"
+#include "core/utf8.hpp"
 
 namespace llamesh::tokenizer {
 namespace {

@@ -6,7 +6,7 @@
 #include <initializer_list>
 
 #include "core/error.hpp"
-#include "tokenizer/utf8.hpp"
+#include "core/utf8.hpp"
 
 namespace llamesh::tokenizer {
 namespace {

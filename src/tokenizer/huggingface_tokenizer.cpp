@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "core/error.hpp"
+#include "core/utf8.hpp"
 #include "tokenizer/tokenizer_json.hpp"
-#include "tokenizer/utf8.hpp"
 
 namespace llamesh::tokenizer {
 namespace {

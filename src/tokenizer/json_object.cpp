@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "core/error.hpp"
-#include "tokenizer/utf8.hpp"
+#include "core/utf8.hpp"
 
 namespace llamesh::tokenizer {
 

@@ -4,12 +4,12 @@
 #include <algorithm>
 
 #include "core/error.hpp"
+#include "core/utf8.hpp"
 #include "tokenizer/json_object.hpp"
 #include "tokenizer/object_pool.hpp"
 #include "tokenizer/sentencepiece_model.hpp"
 #include "tokenizer/tokenizer.hpp"
 #include "tokenizer/tokenizer_json.hpp"
-#include "tokenizer/utf8.hpp"
 #include "tokenizer/word_cache.hpp"
 
 namespace llamesh::tokenizer {

@@ -6,7 +6,7 @@
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "core/hash.hpp"
-#include "tokenizer/utf8.hpp"
+#include "core/utf8.hpp"
 
 namespace llamesh::tokenizer {
 namespace {

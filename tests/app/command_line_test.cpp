@@ -1,4 +1,4 @@
-#include "app/command_line.hpp"
+#include "app/command_line/command_line.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "app/end_tokens.hpp"
+#include "app/models/end_tokens.hpp"
 
 #include <gtest/gtest.h>
 

@@ -3,10 +3,10 @@
 #include <functional>
 
 #include "app/report/run_metrics.hpp"
-#include "checkpoint/hf/hf_weights.hpp"
-#include "checkpoint/hf/safetensors.hpp"
-#include "checkpoint/lease.hpp"
-#include "checkpoint/state_reader.hpp"
+#include "checkpoint/format/state_reader.hpp"
+#include "checkpoint/models/hf_weights.hpp"
+#include "checkpoint/models/safetensors.hpp"
+#include "checkpoint/store/lease.hpp"
 #include "config/inputs.hpp"
 #include "core/log.hpp"
 #include "data/mapped_file.hpp"

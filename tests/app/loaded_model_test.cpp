@@ -1,5 +1,5 @@
 // Tests a rank's share of a model that is divided among several ranks.
-#include "app/loaded_model.hpp"
+#include "app/models/loaded_model.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "app/origin.hpp"
+#include "app/models/origin.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "app/output_file.hpp"
+#include "app/program/output_file.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-#include "app/prompt_tokens.hpp"
+#include "app/models/prompt_tokens.hpp"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "app/loaded_model.hpp"
+#include "app/models/loaded_model.hpp"
 #include "model/decoder.hpp"
 #include "model/sampling.hpp"
 #include "source_file.hpp"

@@ -1,9 +1,9 @@
-#include "checkpoint/state_writer.hpp"
+#include "checkpoint/format/state_writer.hpp"
 
 #include <future>
 #include <optional>
 
-#include "checkpoint/h5.hpp"
+#include "checkpoint/format/h5.hpp"
 #include "comm/diagnosis/watchdog.hpp"
 #include "fixture.hpp"
 #include "patience.hpp"

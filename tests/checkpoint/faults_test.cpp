@@ -6,7 +6,7 @@
 #include <array>
 #include <fstream>
 
-#include "checkpoint/lease.hpp"
+#include "checkpoint/store/lease.hpp"
 #include "core/file.hpp"
 #include "core/hash.hpp"
 #include "fixture.hpp"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/store.hpp"
+#include "checkpoint/store/store.hpp"
 #include "core/philox.hpp"
 #include "sharding/wrap_policy.hpp"
 #include "support.hpp"

@@ -1,4 +1,4 @@
-#include "checkpoint/hf/hf_model.hpp"
+#include "checkpoint/models/hf_model.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,9 +7,9 @@
 #include <map>
 
 #include "checkpoint/fixture.hpp"
-#include "checkpoint/format.hpp"
-#include "checkpoint/hf/hf_export.hpp"
-#include "checkpoint/state_reader.hpp"
+#include "checkpoint/format/format.hpp"
+#include "checkpoint/format/state_reader.hpp"
+#include "checkpoint/models/hf_export.hpp"
 #include "hostile_files.hpp"
 #include "model/config_json.hpp"
 #include "model/golden.hpp"

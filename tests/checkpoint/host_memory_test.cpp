@@ -4,8 +4,8 @@
 #include <string>
 
 #include "checkpoint/fixture.hpp"
-#include "checkpoint/hf/hf_export.hpp"
-#include "checkpoint/hf/hf_model.hpp"
+#include "checkpoint/models/hf_export.hpp"
+#include "checkpoint/models/hf_model.hpp"
 #include "core/process.hpp"
 #include "model/config_json.hpp"
 #include "support.hpp"

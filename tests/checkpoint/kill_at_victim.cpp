@@ -7,7 +7,7 @@
 #include <chrono>
 #include <thread>
 
-#include "comm/mesh/session.hpp"
+#include "comm/mpi/session.hpp"
 #include "fixture.hpp"
 
 namespace llamesh::test {

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <fstream>
 
-#include "checkpoint/format.hpp"
-#include "checkpoint/lease.hpp"
+#include "checkpoint/format/format.hpp"
 #include "checkpoint/memory/memory_folder.hpp"
+#include "checkpoint/store/lease.hpp"
 #include "core/file.hpp"
 #include "core/process.hpp"
 #include "memory_run.hpp"

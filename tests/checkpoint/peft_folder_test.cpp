@@ -1,11 +1,11 @@
-#include "checkpoint/hf/peft_folder.hpp"
+#include "checkpoint/models/peft_folder.hpp"
 
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <vector>
 
-#include "checkpoint/hf/safetensors.hpp"
+#include "checkpoint/models/safetensors.hpp"
 #include "model/lora.hpp"
 #include "support.hpp"
 #include "temporary_folder.hpp"

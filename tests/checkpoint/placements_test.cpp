@@ -5,9 +5,9 @@
 #include <deque>
 
 #include "../sharding/placements.hpp"
-#include "checkpoint/format.hpp"
-#include "checkpoint/hf/hf_model.hpp"
-#include "checkpoint/state_reader.hpp"
+#include "checkpoint/format/format.hpp"
+#include "checkpoint/format/state_reader.hpp"
+#include "checkpoint/models/hf_model.hpp"
 #include "fixture.hpp"
 #include "model/config_json.hpp"
 #include "source_file.hpp"

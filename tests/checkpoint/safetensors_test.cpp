@@ -1,4 +1,4 @@
-#include "checkpoint/hf/safetensors.hpp"
+#include "checkpoint/models/safetensors.hpp"
 
 #include <gtest/gtest.h>
 

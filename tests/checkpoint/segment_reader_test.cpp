@@ -1,4 +1,4 @@
-#include "checkpoint/segment_reader.hpp"
+#include "checkpoint/format/segment_reader.hpp"
 
 #include <fcntl.h>
 

@@ -1,7 +1,7 @@
 #include <hdf5.h>
 #include <sys/stat.h>
 
-#include "checkpoint/state_writer.hpp"
+#include "checkpoint/format/state_writer.hpp"
 #include "core/file.hpp"
 #include "fixture.hpp"
 #include "hostile_files.hpp"

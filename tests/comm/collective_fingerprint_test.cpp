@@ -6,11 +6,11 @@
 #include <optional>
 #include <thread>
 
+#include "comm/calls/in_collective.hpp"
 #include "comm/diagnosis/fingerprint_check.hpp"
-#include "comm/diagnosis/in_collective.hpp"
 #include "comm/diagnosis/watchdog.hpp"
 #include "comm/mesh/device_mesh.hpp"
-#include "comm/mesh/session.hpp"
+#include "comm/mpi/session.hpp"
 #include "core/process.hpp"
 #include "support.hpp"
 #include "watchdog_by_hand.hpp"

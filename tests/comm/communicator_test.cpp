@@ -7,11 +7,11 @@
 #include <filesystem>
 #include <stdexcept>
 
-#include "comm/mesh/communicator.hpp"
-#include "comm/mesh/mpi.hpp"
-#include "comm/mesh/session.hpp"
-#include "comm/transports/backoff.hpp"
-#include "comm/transports/exchange.hpp"
+#include "comm/mpi/backoff.hpp"
+#include "comm/mpi/communicator.hpp"
+#include "comm/mpi/exchange.hpp"
+#include "comm/mpi/mpi.hpp"
+#include "comm/mpi/session.hpp"
 #include "support.hpp"
 
 namespace llamesh::comm {

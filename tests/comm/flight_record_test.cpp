@@ -1,4 +1,4 @@
-#include "comm/diagnosis/flight_record.hpp"
+#include "comm/calls/flight_record.hpp"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <fstream>
 
-#include "comm/diagnosis/in_collective.hpp"
+#include "comm/calls/in_collective.hpp"
 #include "core/process.hpp"
 #include "temporary_folder.hpp"
 

@@ -1,4 +1,4 @@
-#include "comm/mesh/launch.hpp"
+#include "comm/mpi/launch.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/diagnosis/time_limit.hpp"
+#include "comm/mpi/time_limit.hpp"
 #include "support.hpp"
 
 namespace llamesh::comm {

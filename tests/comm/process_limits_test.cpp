@@ -1,4 +1,4 @@
-#include "comm/mesh/process_limits.hpp"
+#include "comm/mpi/process_limits.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

@@ -1,4 +1,4 @@
-#include "comm/diagnosis/queued_collectives.hpp"
+#include "comm/calls/queued_collectives.hpp"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 #include <future>
 #include <vector>
 
-#include "comm/diagnosis/flight_record.hpp"
-#include "comm/diagnosis/in_collective.hpp"
+#include "comm/calls/flight_record.hpp"
+#include "comm/calls/in_collective.hpp"
 #include "temporary_folder.hpp"
 
 namespace llamesh::comm {

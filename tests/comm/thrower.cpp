@@ -1,6 +1,6 @@
 #include <exception>
 
-#include "comm/mesh/session.hpp"
+#include "comm/mpi/session.hpp"
 #include "comm/transports/mpi_collectives.hpp"
 #include "comm/transports/node_collectives.hpp"
 #include "core/error.hpp"

@@ -9,11 +9,11 @@
 #include <optional>
 #include <thread>
 
-#include "comm/diagnosis/flight_record.hpp"
+#include "comm/calls/flight_record.hpp"
+#include "comm/calls/in_collective.hpp"
+#include "comm/calls/queued_collectives.hpp"
 #include "comm/diagnosis/hang_diagnosis.hpp"
 #include "comm/diagnosis/host_survey.hpp"
-#include "comm/diagnosis/in_collective.hpp"
-#include "comm/diagnosis/queued_collectives.hpp"
 #include "comm/mesh/device_mesh.hpp"
 #include "comm/transports/collectives.hpp"
 #include "core/clock.hpp"

@@ -40,7 +40,7 @@
 #include "checkpoint/memory/memory_folder.hpp"
 #include "comm/diagnosis/watchdog.hpp"
 #include "comm/mesh/device_mesh.hpp"
-#include "comm/mesh/mpi.hpp"
+#include "comm/mpi/mpi.hpp"
 #include "comm/transports/messages.hpp"
 #include "core/error.hpp"
 #include "core/process.hpp"

@@ -12,9 +12,9 @@
 #include <string>
 
 #include "answer.hpp"
-#include "checkpoint/h5.hpp"
-#include "checkpoint/state_reader.hpp"
-#include "checkpoint/state_writer.hpp"
+#include "checkpoint/format/h5.hpp"
+#include "checkpoint/format/state_reader.hpp"
+#include "checkpoint/format/state_writer.hpp"
 #include "core/hash.hpp"
 #include "temporary_folder.hpp"
 

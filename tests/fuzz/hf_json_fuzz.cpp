@@ -6,7 +6,7 @@
 #include <string>
 
 #include "answer.hpp"
-#include "checkpoint/hf/safetensors.hpp"
+#include "checkpoint/models/safetensors.hpp"
 #include "core/json.hpp"
 #include "model/config_json.hpp"
 #include "model/lora.hpp"

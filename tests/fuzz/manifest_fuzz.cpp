@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "answer.hpp"
-#include "checkpoint/manifest.hpp"
+#include "checkpoint/format/manifest.hpp"
 #include "core/hash.hpp"
 #include "train/health/validation_record.hpp"
 

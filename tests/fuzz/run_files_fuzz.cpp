@@ -8,10 +8,10 @@
 #include <string_view>
 
 #include "answer.hpp"
-#include "app/origin.hpp"
+#include "app/models/origin.hpp"
 #include "app/report/report.hpp"
 #include "app/status/run_status.hpp"
-#include "checkpoint/lease.hpp"
+#include "checkpoint/store/lease.hpp"
 #include "data/fingerprint.hpp"
 #include "ops/cuda/gemm/gemm_table.hpp"
 #include "train/job/run_state.hpp"

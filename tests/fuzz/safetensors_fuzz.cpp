@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "answer.hpp"
-#include "checkpoint/hf/safetensors.hpp"
+#include "checkpoint/models/safetensors.hpp"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // Replaces sources that would bring in MPI, HDF5 and all kernels.
-#include "checkpoint/location.hpp"
+#include "checkpoint/store/location.hpp"
 #include "model/transformer_block.hpp"
 
 namespace llamesh::checkpoint {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "checkpoint/state.hpp"
+#include "checkpoint/format/state.hpp"
 #include "comm/mesh/topology.hpp"
 #include "core/error.hpp"
 #include "core/trace.hpp"

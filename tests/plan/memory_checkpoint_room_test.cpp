@@ -5,11 +5,11 @@
 #include <fstream>
 #include <numeric>
 
+#include "checkpoint/format/state.hpp"
 #include "checkpoint/memory/image_plan.hpp"
 #include "checkpoint/memory/memory_folder.hpp"
 #include "checkpoint/memory/memory_image.hpp"
 #include "checkpoint/memory/memory_room.hpp"
-#include "checkpoint/state.hpp"
 #include "comm/mesh/topology.hpp"
 #include "device/simulated/simulation.hpp"
 #include "support.hpp"

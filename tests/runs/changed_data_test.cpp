@@ -3,7 +3,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/manifest.hpp"
+#include "checkpoint/format/manifest.hpp"
 #include "core/file.hpp"
 #include "core/hash.hpp"
 #include "runs/whole_run.hpp"

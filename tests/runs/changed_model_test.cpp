@@ -3,7 +3,7 @@
 #include <functional>
 #include <optional>
 
-#include "checkpoint/state_reader.hpp"
+#include "checkpoint/format/state_reader.hpp"
 #include "runs/whole_run.hpp"
 #include "support.hpp"
 #include "train/run/resume.hpp"

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/hf/hf_export.hpp"
-#include "checkpoint/hf/hf_model.hpp"
-#include "checkpoint/stored_model.hpp"
+#include "checkpoint/models/hf_export.hpp"
+#include "checkpoint/models/hf_model.hpp"
+#include "checkpoint/models/stored_model.hpp"
 #include "model/config_json.hpp"
 #include "model/family.hpp"
 #include "runs/whole_run.hpp"

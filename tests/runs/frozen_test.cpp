@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "checkpoint/hf/hf_export.hpp"
-#include "checkpoint/state_reader.hpp"
-#include "checkpoint/stored_model.hpp"
+#include "checkpoint/format/state_reader.hpp"
+#include "checkpoint/models/hf_export.hpp"
+#include "checkpoint/models/stored_model.hpp"
 #include "device/memory_meter.hpp"
 #include "model/config_json.hpp"
 #include "runs/whole_run.hpp"

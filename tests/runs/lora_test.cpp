@@ -5,9 +5,9 @@
 #include <fstream>
 #include <string>
 
-#include "checkpoint/hf/hf_export.hpp"
-#include "checkpoint/hf/peft_folder.hpp"
-#include "checkpoint/state_reader.hpp"
+#include "checkpoint/format/state_reader.hpp"
+#include "checkpoint/models/hf_export.hpp"
+#include "checkpoint/models/peft_folder.hpp"
 #include "model/config_json.hpp"
 #include "model/lora.hpp"
 #include "runs/whole_run.hpp"

@@ -4,8 +4,8 @@
 #include <functional>
 #include <map>
 
+#include "checkpoint/format/state_reader.hpp"
 #include "checkpoint/memory/memory_folder.hpp"
-#include "checkpoint/state_reader.hpp"
 #include "forged_image.hpp"
 #include "runs/whole_run.hpp"
 #include "train/job/run_state.hpp"

@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "checkpoint/state_reader.hpp"
+#include "checkpoint/format/state_reader.hpp"
 #include "ops/bf16_products.hpp"
 #include "runs/whole_run.hpp"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/stored_model.hpp"
+#include "checkpoint/models/stored_model.hpp"
 #include "core/file.hpp"
 #include "model/parameters.hpp"
 #include "runs/small_run.hpp"

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <tuple>
 
-#include "comm/transports/backoff.hpp"
+#include "comm/mpi/backoff.hpp"
 #include "core/philox.hpp"
 #include "device/device.hpp"
 #include "device/memory_meter.hpp"

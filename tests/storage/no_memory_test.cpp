@@ -4,7 +4,7 @@
 #include <new>
 #include <string>
 
-#include "checkpoint/manifest.hpp"
+#include "checkpoint/format/manifest.hpp"
 #include "core/error.hpp"
 
 namespace {

@@ -18,7 +18,7 @@
 #include <tuple>
 
 #include "checkpoint/fixture.hpp"
-#include "comm/mesh/session.hpp"
+#include "comm/mpi/session.hpp"
 #include "core/file.hpp"
 #include "core/log.hpp"
 #include "disk_record.hpp"

@@ -1,4 +1,4 @@
-#include "tokenizer/utf8.hpp"
+#include "core/utf8.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

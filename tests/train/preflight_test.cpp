@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "comm/mesh/session.hpp"
+#include "comm/mpi/session.hpp"
 #include "core/process.hpp"
 #include "runs/whole_run.hpp"
 #include "support.hpp"

@@ -13,7 +13,7 @@
 #include <numeric>
 #include <utility>
 
-#include "comm/mesh/session.hpp"
+#include "comm/mpi/session.hpp"
 #include "core/hash.hpp"
 #include "core/process.hpp"
 #include "runs/small_run.hpp"

@@ -14,8 +14,8 @@
 #include <thread>
 #include <vector>
 
-#include "comm/diagnosis/in_collective.hpp"
-#include "comm/mesh/session.hpp"
+#include "comm/calls/in_collective.hpp"
+#include "comm/mpi/session.hpp"
 #include "core/file.hpp"
 #include "core/log.hpp"
 #include "core/process.hpp"

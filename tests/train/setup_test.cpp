@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "comm/mesh/session.hpp"
+#include "comm/mpi/session.hpp"
 #include "runs/small_run.hpp"
 
 namespace llamesh::train {

@@ -12,8 +12,8 @@
 #include <thread>
 #include <utility>
 
-#include "comm/diagnosis/in_collective.hpp"
-#include "comm/mesh/session.hpp"
+#include "comm/calls/in_collective.hpp"
+#include "comm/mpi/session.hpp"
 #include "runs/small_run.hpp"
 #include "support.hpp"
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "core/slurm/squeue.hpp"
 #include "patience.hpp"
-#include "train/job/squeue.hpp"
 
 namespace llamesh::train {
 namespace {

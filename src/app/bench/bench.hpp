@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "app/output_file.hpp"
+#include "app/program/output_file.hpp"
 
 namespace llamesh::app {
 

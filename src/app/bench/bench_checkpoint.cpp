@@ -15,9 +15,9 @@
 
 #include "app/bench/bench.hpp"
 #include "app/bench/bench_checkpoint_state.hpp"
-#include "checkpoint/format.hpp"
-#include "checkpoint/store.hpp"
-#include "comm/mesh/session.hpp"
+#include "checkpoint/format/format.hpp"
+#include "checkpoint/store/store.hpp"
+#include "comm/mpi/session.hpp"
 #include "core/file.hpp"
 #include "core/log.hpp"
 #include "core/median.hpp"

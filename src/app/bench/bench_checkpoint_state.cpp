@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "checkpoint/format.hpp"
+#include "checkpoint/format/format.hpp"
 #include "core/file.hpp"
 #include "core/philox.hpp"
 #include "optim/optimizer.hpp"

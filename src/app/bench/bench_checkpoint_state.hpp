@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <vector>
 
-#include "checkpoint/state.hpp"
-#include "comm/mesh/communicator.hpp"
+#include "checkpoint/format/state.hpp"
+#include "comm/mpi/communicator.hpp"
 #include "device/buffer.hpp"
 #include "model/parameters.hpp"
 #include "sharding/shard_layout.hpp"

@@ -4,8 +4,8 @@
 #include <chrono>
 
 #include "app/bench/bench.hpp"
-#include "comm/mesh/mpi.hpp"
-#include "comm/mesh/session.hpp"
+#include "comm/mpi/mpi.hpp"
+#include "comm/mpi/session.hpp"
 #include "comm/transports/mpi_collectives.hpp"
 #include "comm/transports/node_collectives.hpp"
 

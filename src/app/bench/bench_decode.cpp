@@ -5,7 +5,7 @@
 
 #include "app/bench/bench.hpp"
 #include "app/bench/bench_timing.hpp"
-#include "app/program.hpp"
+#include "app/program/program.hpp"
 #include "model/decoder.hpp"
 #include "model/inference_weights.hpp"
 #include "model/parameters.hpp"

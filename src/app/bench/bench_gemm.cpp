@@ -7,7 +7,7 @@
 
 #include "app/bench/bench.hpp"
 #include "app/bench/bench_timing.hpp"
-#include "app/program.hpp"
+#include "app/program/program.hpp"
 #include "ops/bf16_products.hpp"
 #include "ops/gemm_algorithms.hpp"
 #include "ops/ops.hpp"

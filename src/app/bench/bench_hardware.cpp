@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "app/bench/bench.hpp"
-#include "app/program.hpp"
+#include "app/program/program.hpp"
 #include "app/report/summary.hpp"
-#include "comm/mesh/session.hpp"
+#include "comm/mpi/session.hpp"
 #include "comm/transports/mpi_collectives.hpp"
 #include "comm/transports/node_collectives.hpp"
 #include "config/hardware.hpp"

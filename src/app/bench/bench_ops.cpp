@@ -6,7 +6,7 @@
 
 #include "app/bench/bench.hpp"
 #include "app/bench/bench_timing.hpp"
-#include "app/program.hpp"
+#include "app/program/program.hpp"
 #include "ops/ops.hpp"
 
 namespace llamesh::app {

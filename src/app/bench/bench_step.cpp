@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "app/bench/bench.hpp"
-#include "app/program.hpp"
-#include "comm/mesh/session.hpp"
+#include "app/program/program.hpp"
+#include "comm/mpi/session.hpp"
 #include "core/log.hpp"
 #include "device/device.hpp"
 #include "ops/gemm_algorithms.hpp"

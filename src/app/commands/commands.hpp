@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "app/output_file.hpp"
+#include "app/program/output_file.hpp"
 #include "data/data_options.hpp"
 #include "model/sampling.hpp"
 

@@ -5,14 +5,14 @@
 #include <filesystem>
 #include <map>
 
-#include "app/end_tokens.hpp"
-#include "app/origin.hpp"
-#include "checkpoint/hf/hf_export.hpp"
-#include "checkpoint/hf/hf_new_folder.hpp"
-#include "checkpoint/hf/peft_folder.hpp"
-#include "checkpoint/location.hpp"
-#include "checkpoint/state_reader.hpp"
-#include "comm/mesh/session.hpp"
+#include "app/models/end_tokens.hpp"
+#include "app/models/origin.hpp"
+#include "checkpoint/format/state_reader.hpp"
+#include "checkpoint/models/hf_export.hpp"
+#include "checkpoint/models/hf_new_folder.hpp"
+#include "checkpoint/models/peft_folder.hpp"
+#include "checkpoint/store/location.hpp"
+#include "comm/mpi/session.hpp"
 #include "config/key_writer.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"

@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "app/output_file.hpp"
-#include "app/tensor_source.hpp"
-#include "checkpoint/format.hpp"
-#include "checkpoint/location.hpp"
+#include "app/models/tensor_source.hpp"
+#include "app/program/output_file.hpp"
+#include "checkpoint/format/format.hpp"
+#include "checkpoint/store/location.hpp"
 
 namespace llamesh::app {
 namespace {

@@ -10,12 +10,12 @@
 #include <numbers>
 #include <optional>
 
-#include "app/loaded_model.hpp"
-#include "app/model_mesh.hpp"
-#include "app/output_file.hpp"
-#include "app/program.hpp"
-#include "checkpoint/location.hpp"
-#include "comm/mesh/session.hpp"
+#include "app/models/loaded_model.hpp"
+#include "app/models/model_mesh.hpp"
+#include "app/program/output_file.hpp"
+#include "app/program/program.hpp"
+#include "checkpoint/store/location.hpp"
+#include "comm/mpi/session.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "data/data_files.hpp"

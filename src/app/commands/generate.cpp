@@ -15,13 +15,13 @@
 #include <memory>
 #include <optional>
 
-#include "app/end_tokens.hpp"
-#include "app/loaded_model.hpp"
-#include "app/model_mesh.hpp"
-#include "app/program.hpp"
-#include "app/prompt_tokens.hpp"
-#include "comm/mesh/launch.hpp"
-#include "comm/mesh/session.hpp"
+#include "app/models/end_tokens.hpp"
+#include "app/models/loaded_model.hpp"
+#include "app/models/model_mesh.hpp"
+#include "app/models/prompt_tokens.hpp"
+#include "app/program/program.hpp"
+#include "comm/mpi/launch.hpp"
+#include "comm/mpi/session.hpp"
 #include "core/clock.hpp"
 #include "core/file.hpp"
 #include "core/log.hpp"

@@ -6,15 +6,15 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "app/output_file.hpp"
+#include "app/models/tensor_source.hpp"
+#include "app/program/output_file.hpp"
 #include "app/report/summary.hpp"
-#include "app/tensor_source.hpp"
-#include "checkpoint/format.hpp"
-#include "checkpoint/hf/hf_model.hpp"
-#include "checkpoint/hf/safetensors.hpp"
-#include "checkpoint/location.hpp"
-#include "checkpoint/manifest.hpp"
-#include "checkpoint/state_reader.hpp"
+#include "checkpoint/format/format.hpp"
+#include "checkpoint/format/manifest.hpp"
+#include "checkpoint/format/state_reader.hpp"
+#include "checkpoint/models/hf_model.hpp"
+#include "checkpoint/models/safetensors.hpp"
+#include "checkpoint/store/location.hpp"
 #include "core/file.hpp"
 #include "core/text.hpp"
 #include "data/data_files.hpp"

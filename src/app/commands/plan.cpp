@@ -1,8 +1,8 @@
 #include <fmt/format.h>
 
 #include "app/commands/commands.hpp"
-#include "app/output_file.hpp"
-#include "app/planned_launch.hpp"
+#include "app/commands/planned_launch.hpp"
+#include "app/program/output_file.hpp"
 #include "app/report/summary.hpp"
 #include "config/inputs.hpp"
 #include "core/error.hpp"

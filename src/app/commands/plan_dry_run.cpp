@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
-#include "app/output_file.hpp"
-#include "app/planned_launch.hpp"
+#include "app/commands/planned_launch.hpp"
+#include "app/program/output_file.hpp"
 #include "config/inputs.hpp"
 #include "plan/dry_run.hpp"
 

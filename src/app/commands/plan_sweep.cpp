@@ -4,8 +4,8 @@
 #include <functional>
 #include <optional>
 
-#include "app/output_file.hpp"
-#include "app/planned_launch.hpp"
+#include "app/commands/planned_launch.hpp"
+#include "app/program/output_file.hpp"
 #include "app/report/summary.hpp"
 #include "config/include.hpp"
 #include "config/inputs.hpp"

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "app/commands/commands.hpp"
-#include "app/output_file.hpp"
+#include "app/program/output_file.hpp"
 #include "app/status/run_status.hpp"
 #include "core/text.hpp"
 #include "train/terminal/progress_bar.hpp"

@@ -5,12 +5,12 @@
 #include <functional>
 
 #include "app/commands/commands.hpp"
-#include "app/program.hpp"
+#include "app/program/program.hpp"
 #include "app/report/report.hpp"
 #include "app/supervise/launch_watch.hpp"
-#include "comm/mesh/launch.hpp"
-#include "comm/mesh/session.hpp"
 #include "comm/mesh/topology.hpp"
+#include "comm/mpi/launch.hpp"
+#include "comm/mpi/session.hpp"
 #include "config/inputs.hpp"
 #include "core/log.hpp"
 #include "core/process.hpp"

@@ -7,13 +7,13 @@
 #include <filesystem>
 #include <vector>
 
-#include "app/output_file.hpp"
-#include "app/tensor_source.hpp"
-#include "checkpoint/hf/hf_model.hpp"
-#include "checkpoint/hf/hf_weights.hpp"
-#include "checkpoint/hf/safetensors.hpp"
-#include "checkpoint/location.hpp"
-#include "checkpoint/state_reader.hpp"
+#include "app/models/tensor_source.hpp"
+#include "app/program/output_file.hpp"
+#include "checkpoint/format/state_reader.hpp"
+#include "checkpoint/models/hf_model.hpp"
+#include "checkpoint/models/hf_weights.hpp"
+#include "checkpoint/models/safetensors.hpp"
+#include "checkpoint/store/location.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "model/config_json.hpp"

@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
 #include "app/commands/commands.hpp"
-#include "comm/mesh/session.hpp"
+#include "comm/mpi/session.hpp"
 #include "comm/transports/nccl.hpp"
 #include "core/process.hpp"
 #include "device/device.hpp"

@@ -7,9 +7,9 @@
 #include <cmath>
 
 #include "app/report/run_metrics.hpp"
-#include "checkpoint/format.hpp"
-#include "checkpoint/lease.hpp"
-#include "checkpoint/store_folder.hpp"
+#include "checkpoint/format/format.hpp"
+#include "checkpoint/store/lease.hpp"
+#include "checkpoint/store/store_folder.hpp"
 #include "core/file.hpp"
 #include "core/median.hpp"
 #include "core/text.hpp"

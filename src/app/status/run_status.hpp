@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "app/output_file.hpp"
+#include "app/program/output_file.hpp"
 #include "train/job/goodput.hpp"
 #include "train/job/run_state.hpp"
 

@@ -16,11 +16,11 @@
 #include <thread>
 #include <utility>
 
-#include "checkpoint/lease.hpp"
+#include "checkpoint/store/lease.hpp"
 #include "core/error.hpp"
 #include "core/process.hpp"
+#include "core/slurm/squeue.hpp"
 #include "core/text.hpp"
-#include "train/job/squeue.hpp"
 
 namespace llamesh::app {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "checkpoint/memory/memory_image.hpp"
-#include "comm/mesh/communicator.hpp"
+#include "comm/mpi/communicator.hpp"
 #include "comm/transports/messages.hpp"
 
 namespace llamesh::checkpoint {

@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "checkpoint/checkpoint_options.hpp"
-#include "checkpoint/state.hpp"
+#include "checkpoint/format/checkpoint_options.hpp"
+#include "checkpoint/format/state.hpp"
 #include "comm/mesh/topology.hpp"
 
 /// Decisions about memory checkpoints: who keeps which image, and which images a start resumes

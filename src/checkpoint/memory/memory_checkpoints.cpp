@@ -9,8 +9,8 @@
 
 #include "checkpoint/memory/image_exchange.hpp"
 #include "checkpoint/memory/memory_folder.hpp"
-#include "comm/mesh/session.hpp"
-#include "comm/transports/backoff.hpp"
+#include "comm/mpi/backoff.hpp"
+#include "comm/mpi/session.hpp"
 #include "core/error.hpp"
 #include "core/hash.hpp"
 

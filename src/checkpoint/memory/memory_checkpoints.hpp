@@ -10,13 +10,13 @@
 #include <thread>
 #include <vector>
 
-#include "checkpoint/checkpoint_options.hpp"
+#include "checkpoint/format/checkpoint_options.hpp"
+#include "checkpoint/format/state.hpp"
+#include "checkpoint/format/state_reader.hpp"
 #include "checkpoint/memory/image_plan.hpp"
 #include "checkpoint/memory/memory_image.hpp"
-#include "checkpoint/state.hpp"
-#include "checkpoint/state_reader.hpp"
-#include "comm/mesh/communicator.hpp"
 #include "comm/mesh/topology.hpp"
+#include "comm/mpi/communicator.hpp"
 
 namespace llamesh::checkpoint {
 

@@ -10,9 +10,9 @@
 #include <cstring>
 #include <random>
 
-#include "checkpoint/format.hpp"
-#include "checkpoint/lease.hpp"
+#include "checkpoint/format/format.hpp"
 #include "checkpoint/memory/memory_image.hpp"
+#include "checkpoint/store/lease.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "core/hash.hpp"

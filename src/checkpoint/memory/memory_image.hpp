@@ -7,8 +7,8 @@
 #include <span>
 #include <string>
 
+#include "checkpoint/format/state.hpp"
 #include "checkpoint/memory/image_plan.hpp"
-#include "checkpoint/state.hpp"
 
 namespace llamesh::checkpoint {
 

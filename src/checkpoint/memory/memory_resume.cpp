@@ -10,7 +10,7 @@
 #include "checkpoint/memory/image_exchange.hpp"
 #include "checkpoint/memory/memory_checkpoints.hpp"
 #include "checkpoint/memory/memory_folder.hpp"
-#include "comm/transports/exchange.hpp"
+#include "comm/mpi/exchange.hpp"
 #include "core/error.hpp"
 #include "core/hash.hpp"
 

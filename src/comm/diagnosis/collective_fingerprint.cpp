@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "comm/diagnosis/fingerprint_check.hpp"
+#include "comm/mpi/exchange.hpp"
 #include "comm/transports/collectives.hpp"
-#include "comm/transports/exchange.hpp"
 #include "core/error.hpp"
 #include "core/hash.hpp"
 #include "core/process.hpp"

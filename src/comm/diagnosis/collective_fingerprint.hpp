@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/mesh/communicator.hpp"
-#include "comm/transports/collective_call.hpp"
+#include "comm/calls/collective_call.hpp"
+#include "comm/mpi/communicator.hpp"
 
 namespace llamesh::comm {
 

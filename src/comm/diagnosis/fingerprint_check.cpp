@@ -8,8 +8,8 @@
 #include <map>
 #include <utility>
 
-#include "comm/mesh/session.hpp"
-#include "comm/transports/exchange.hpp"
+#include "comm/mpi/exchange.hpp"
+#include "comm/mpi/session.hpp"
 #include "core/process.hpp"
 
 namespace llamesh::comm {

@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "comm/diagnosis/in_collective.hpp"
+#include "comm/calls/in_collective.hpp"
 #include "comm/diagnosis/questions.hpp"
 #include "comm/diagnosis/watchdog.hpp"
-#include "comm/mesh/communicator.hpp"
+#include "comm/mpi/communicator.hpp"
 
 namespace llamesh::comm {
 

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "comm/diagnosis/in_collective.hpp"
+#include "comm/calls/in_collective.hpp"
 #include "core/clock.hpp"
 
 namespace llamesh::comm {

@@ -10,7 +10,7 @@
 #include "comm/diagnosis/hang_diagnosis.hpp"
 #include "comm/diagnosis/questions.hpp"
 #include "comm/diagnosis/watchdog.hpp"
-#include "comm/mesh/communicator.hpp"
+#include "comm/mpi/communicator.hpp"
 
 namespace llamesh::comm {
 

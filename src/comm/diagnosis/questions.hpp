@@ -4,9 +4,9 @@
 #include <list>
 #include <set>
 
-#include "comm/mesh/communicator.hpp"
-#include "comm/mesh/mpi.hpp"
-#include "comm/transports/backoff.hpp"
+#include "comm/mpi/backoff.hpp"
+#include "comm/mpi/communicator.hpp"
+#include "comm/mpi/mpi.hpp"
 
 namespace llamesh::comm {
 

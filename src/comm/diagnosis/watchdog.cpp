@@ -14,12 +14,12 @@
 #include <stop_token>
 #include <thread>
 
-#include "comm/diagnosis/flight_record.hpp"
+#include "comm/calls/flight_record.hpp"
+#include "comm/calls/queued_collectives.hpp"
 #include "comm/diagnosis/hang_diagnosis.hpp"
 #include "comm/diagnosis/host_survey.hpp"
-#include "comm/diagnosis/queued_collectives.hpp"
-#include "comm/diagnosis/time_limit.hpp"
-#include "comm/mesh/mpi.hpp"
+#include "comm/mpi/mpi.hpp"
+#include "comm/mpi/time_limit.hpp"
 #include "core/clock.hpp"
 #include "core/median.hpp"
 #include "core/process.hpp"

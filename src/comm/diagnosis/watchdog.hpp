@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/mesh/communicator.hpp"
+#include "comm/mpi/communicator.hpp"
 
 namespace llamesh::comm {
 

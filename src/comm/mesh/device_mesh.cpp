@@ -6,7 +6,7 @@
 #include <exception>
 #include <map>
 
-#include "comm/transports/backoff.hpp"
+#include "comm/mpi/backoff.hpp"
 #include "comm/transports/mpi_collectives.hpp"
 #include "comm/transports/node_collectives.hpp"
 #include "comm/transports/simulated_collectives.hpp"

@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/mesh/communicator.hpp"
 #include "comm/mesh/parallel_dims.hpp"
 #include "comm/mesh/topology.hpp"
+#include "comm/mpi/communicator.hpp"
 #include "comm/transports/collectives.hpp"
 #include "comm/transports/nccl.hpp"
 #include "comm/transports/simulated_collectives.hpp"

@@ -6,10 +6,10 @@
 #include <string_view>
 #include <utility>
 
-#include "comm/diagnosis/flight_record.hpp"
-#include "comm/diagnosis/in_collective.hpp"
-#include "comm/diagnosis/queued_collectives.hpp"
-#include "comm/transports/backoff.hpp"
+#include "comm/calls/flight_record.hpp"
+#include "comm/calls/in_collective.hpp"
+#include "comm/calls/queued_collectives.hpp"
+#include "comm/mpi/backoff.hpp"
 #include "core/hash.hpp"
 #include "device/queue.hpp"
 

@@ -6,9 +6,9 @@
 #include <memory>
 #include <span>
 
+#include "comm/calls/collective_call.hpp"
 #include "comm/diagnosis/collective_fingerprint.hpp"
-#include "comm/mesh/communicator.hpp"
-#include "comm/transports/collective_call.hpp"
+#include "comm/mpi/communicator.hpp"
 #include "core/tensor.hpp"
 #include "device/buffer.hpp"
 #include "device/stream.hpp"

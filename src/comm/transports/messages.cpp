@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "comm/diagnosis/in_collective.hpp"
-#include "comm/mesh/mpi.hpp"
+#include "comm/calls/in_collective.hpp"
+#include "comm/mpi/mpi.hpp"
 
 namespace llamesh::comm {
 namespace {

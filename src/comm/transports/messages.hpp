@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <span>
 
-#include "comm/mesh/communicator.hpp"
+#include "comm/mpi/communicator.hpp"
 
 namespace llamesh::comm {
 

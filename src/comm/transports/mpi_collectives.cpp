@@ -1,6 +1,6 @@
 #include "comm/transports/mpi_collectives.hpp"
 
-#include "comm/transports/exchange.hpp"
+#include "comm/mpi/exchange.hpp"
 
 namespace llamesh::comm {
 

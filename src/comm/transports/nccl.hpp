@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "comm/mesh/communicator.hpp"
+#include "comm/mpi/communicator.hpp"
 #include "comm/transports/collectives.hpp"
 
 /// GPU side of this layer: nccl/*, or nccl_absent.cpp in a build without CUDA.

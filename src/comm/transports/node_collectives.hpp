@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "comm/diagnosis/fingerprint_check.hpp"
-#include "comm/mesh/communicator.hpp"
+#include "comm/mpi/communicator.hpp"
 #include "comm/transports/collectives.hpp"
 #include "comm/transports/pairwise_exchange.hpp"
 #include "comm/transports/shared_window.hpp"

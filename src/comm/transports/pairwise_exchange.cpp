@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 
-#include "comm/mesh/mpi.hpp"
-#include "comm/transports/backoff.hpp"
+#include "comm/mpi/backoff.hpp"
+#include "comm/mpi/mpi.hpp"
 #include "comm/transports/host_reduce.hpp"
 #include "core/process.hpp"
 

@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "comm/mesh/communicator.hpp"
-#include "comm/transports/collective_call.hpp"
+#include "comm/calls/collective_call.hpp"
+#include "comm/mpi/communicator.hpp"
 #include "core/tensor.hpp"
 #include "device/buffer.hpp"
 

@@ -14,9 +14,9 @@
 #include <cstring>
 #include <ctime>
 
-#include "comm/diagnosis/in_collective.hpp"
-#include "comm/mesh/mpi.hpp"
-#include "comm/transports/backoff.hpp"
+#include "comm/calls/in_collective.hpp"
+#include "comm/mpi/backoff.hpp"
+#include "comm/mpi/mpi.hpp"
 #include "core/error.hpp"
 #include "core/mapped_range.hpp"
 #include "device/buffer.hpp"

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "comm/mesh/communicator.hpp"
+#include "comm/mpi/communicator.hpp"
 
 namespace llamesh::comm {
 

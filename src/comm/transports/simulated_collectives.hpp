@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "comm/calls/collective_call.hpp"
 #include "comm/mesh/parallel_dims.hpp"
-#include "comm/transports/collective_call.hpp"
 #include "comm/transports/collectives.hpp"
 
 namespace llamesh::comm {

@@ -7,7 +7,7 @@
 #include <limits>
 #include <utility>
 
-#include "comm/transports/exchange.hpp"
+#include "comm/mpi/exchange.hpp"
 
 namespace llamesh::train {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/mesh/communicator.hpp"
+#include "comm/mpi/communicator.hpp"
 #include "train/health/tensor_hasher.hpp"
 #include "train/run/setup.hpp"
 #include "train/step/engine.hpp"

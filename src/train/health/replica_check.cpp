@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "comm/diagnosis/fingerprint_check.hpp"
-#include "comm/transports/exchange.hpp"
+#include "comm/mpi/exchange.hpp"
 #include "comm/transports/messages.hpp"
 #include "device/device.hpp"
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/mesh/communicator.hpp"
 #include "comm/mesh/device_mesh.hpp"
+#include "comm/mpi/communicator.hpp"
 #include "device/buffer.hpp"
 #include "sharding/sharded_state.hpp"
 #include "train/health/tensor_hasher.hpp"

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "comm/mesh/communicator.hpp"
+#include "comm/mpi/communicator.hpp"
 #include "train/job/walltime.hpp"
 
 namespace llamesh::train {

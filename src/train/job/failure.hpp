@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/diagnosis/flight_record.hpp"
+#include "comm/calls/flight_record.hpp"
 #include "comm/diagnosis/watchdog.hpp"
 #include "core/error.hpp"
 

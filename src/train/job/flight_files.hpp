@@ -3,9 +3,9 @@
 #include <filesystem>
 #include <optional>
 
-#include "comm/diagnosis/flight_record.hpp"
-#include "comm/mesh/communicator.hpp"
+#include "comm/calls/flight_record.hpp"
 #include "comm/mesh/topology.hpp"
+#include "comm/mpi/communicator.hpp"
 #include "train/job/failure.hpp"
 
 namespace llamesh::train {

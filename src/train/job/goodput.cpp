@@ -9,7 +9,7 @@
 #include <sstream>
 #include <string_view>
 
-#include "train/job/squeue.hpp"
+#include "core/slurm/squeue.hpp"
 
 namespace llamesh::train {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/mesh/communicator.hpp"
+#include "comm/mpi/communicator.hpp"
 #include "train/health/spikes.hpp"
 #include "train/job/deadline.hpp"
 #include "train/job/run_state.hpp"

@@ -11,7 +11,7 @@
 #include <system_error>
 #include <utility>
 
-#include "comm/transports/exchange.hpp"
+#include "comm/mpi/exchange.hpp"
 #include "core/file.hpp"
 #include "core/log.hpp"
 #include "core/trace.hpp"

@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "comm/mesh/communicator.hpp"
+#include "comm/mpi/communicator.hpp"
 #include "train/run/setup.hpp"
 
 namespace llamesh::train {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "comm/mesh/communicator.hpp"
+#include "comm/mpi/communicator.hpp"
 #include "core/error.hpp"
 
 namespace llamesh::train {

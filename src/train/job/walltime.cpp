@@ -7,8 +7,8 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
+#include "core/slurm/squeue.hpp"
 #include "core/text.hpp"
-#include "train/job/squeue.hpp"
 
 namespace llamesh::train {
 namespace {

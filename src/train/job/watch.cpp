@@ -12,16 +12,16 @@
 #include <thread>
 #include <utility>
 
-#include "comm/diagnosis/time_limit.hpp"
-#include "comm/mesh/session.hpp"
+#include "comm/mpi/session.hpp"
+#include "comm/mpi/time_limit.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
+#include "core/slurm/squeue.hpp"
 #include "train/job/deadline.hpp"
 #include "train/job/failure.hpp"
 #include "train/job/flight_files.hpp"
 #include "train/job/run_folder.hpp"
 #include "train/job/run_state.hpp"
-#include "train/job/squeue.hpp"
 
 namespace llamesh::train {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "checkpoint/memory/memory_room.hpp"
-#include "checkpoint/store_folder.hpp"
+#include "checkpoint/store/store_folder.hpp"
 #include "core/file.hpp"
 #include "train/job/shared_folder.hpp"
 #include "train/preflight/checks.hpp"

@@ -5,7 +5,7 @@
 #include <charconv>
 #include <cstdlib>
 
-#include "checkpoint/lease.hpp"
+#include "checkpoint/store/lease.hpp"
 #include "core/file.hpp"
 #include "train/job/failure.hpp"
 #include "train/job/run_state.hpp"

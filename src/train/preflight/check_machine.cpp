@@ -5,7 +5,7 @@
 #include <cmath>
 #include <vector>
 
-#include "comm/mesh/session.hpp"
+#include "comm/mpi/session.hpp"
 #include "core/hash.hpp"
 #include "core/process.hpp"
 #include "data/mapped_file.hpp"

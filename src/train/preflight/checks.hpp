@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/mesh/communicator.hpp"
+#include "comm/mpi/communicator.hpp"
 #include "core/clock.hpp"
 #include "train/preflight/preflight.hpp"
 

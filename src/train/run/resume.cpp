@@ -1,7 +1,7 @@
 #include "train/run/resume.hpp"
 
-#include "checkpoint/format.hpp"
-#include "checkpoint/store.hpp"
+#include "checkpoint/format/format.hpp"
+#include "checkpoint/store/store.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
 #include "data/fingerprint.hpp"

@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "checkpoint/manifest.hpp"
-#include "comm/mesh/communicator.hpp"
+#include "checkpoint/format/manifest.hpp"
+#include "comm/mpi/communicator.hpp"
 #include "model/model_config.hpp"
 
 namespace llamesh::train {

@@ -7,10 +7,10 @@
 #include <optional>
 #include <utility>
 
-#include "comm/diagnosis/flight_record.hpp"
+#include "comm/calls/flight_record.hpp"
 #include "comm/diagnosis/watchdog.hpp"
-#include "comm/mesh/session.hpp"
-#include "comm/transports/exchange.hpp"
+#include "comm/mpi/exchange.hpp"
+#include "comm/mpi/session.hpp"
 #include "comm/transports/shared_window.hpp"
 #include "core/clock.hpp"
 #include "core/log.hpp"

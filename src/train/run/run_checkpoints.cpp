@@ -6,13 +6,13 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/format.hpp"
-#include "checkpoint/hf/base_model.hpp"
-#include "checkpoint/hf/hf_model.hpp"
-#include "checkpoint/hf/peft_folder.hpp"
+#include "checkpoint/format/format.hpp"
 #include "checkpoint/memory/memory_folder.hpp"
-#include "comm/mesh/session.hpp"
-#include "comm/transports/exchange.hpp"
+#include "checkpoint/models/base_model.hpp"
+#include "checkpoint/models/hf_model.hpp"
+#include "checkpoint/models/peft_folder.hpp"
+#include "comm/mpi/exchange.hpp"
+#include "comm/mpi/session.hpp"
 #include "core/clock.hpp"
 #include "core/hash.hpp"
 #include "core/log.hpp"

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "checkpoint/memory/memory_checkpoints.hpp"
-#include "checkpoint/store.hpp"
+#include "checkpoint/store/store.hpp"
 #include "comm/diagnosis/watchdog.hpp"
 #include "train/health/validation_record.hpp"
 #include "train/job/job_report.hpp"

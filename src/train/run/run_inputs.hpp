@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/checkpoint_options.hpp"
+#include "checkpoint/format/checkpoint_options.hpp"
 #include "comm/mesh/mesh_options.hpp"
 #include "core/enum_names.hpp"
 #include "data/data_options.hpp"

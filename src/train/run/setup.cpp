@@ -11,10 +11,10 @@
 #include <limits>
 #include <utility>
 
-#include "checkpoint/hf/hf_model.hpp"
-#include "checkpoint/hf/peft_folder.hpp"
-#include "checkpoint/location.hpp"
-#include "checkpoint/store.hpp"
+#include "checkpoint/models/hf_model.hpp"
+#include "checkpoint/models/peft_folder.hpp"
+#include "checkpoint/store/location.hpp"
+#include "checkpoint/store/store.hpp"
 #include "core/philox.hpp"
 #include "data/sampler.hpp"
 #include "data/validation.hpp"

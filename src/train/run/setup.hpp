@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/mesh/communicator.hpp"
 #include "comm/mesh/topology.hpp"
+#include "comm/mpi/communicator.hpp"
 #include "data/loader.hpp"
 #include "data/tokenized_text.hpp"
 #include "data/training_data.hpp"

@@ -4,7 +4,7 @@
 #include <memory>
 #include <utility>
 
-#include "comm/transports/exchange.hpp"
+#include "comm/mpi/exchange.hpp"
 #include "comm/transports/shared_window.hpp"
 
 namespace llamesh::train {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/mesh/communicator.hpp"
+#include "comm/mpi/communicator.hpp"
 #include "core/dtype.hpp"
 #include "model/model_config.hpp"
 #include "model/parameters.hpp"

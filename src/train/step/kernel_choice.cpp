@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "comm/transports/exchange.hpp"
+#include "comm/mpi/exchange.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
 #include "device/device.hpp"

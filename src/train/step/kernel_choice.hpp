@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "comm/mesh/communicator.hpp"
+#include "comm/mpi/communicator.hpp"
 #include "core/dtype.hpp"
 #include "ops/bf16_products.hpp"
 

@@ -7,8 +7,8 @@
 #include <exception>
 #include <utility>
 
-#include "comm/mesh/session.hpp"
-#include "comm/transports/exchange.hpp"
+#include "comm/mpi/exchange.hpp"
+#include "comm/mpi/session.hpp"
 #include "core/clock.hpp"
 #include "core/log.hpp"
 #include "device/device.hpp"

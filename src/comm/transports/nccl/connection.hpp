@@ -8,7 +8,7 @@
 #include <string>
 #include <thread>
 
-#include "comm/mesh/session.hpp"
+#include "comm/mpi/session.hpp"
 #include "comm/transports/nccl.hpp"
 #include "device/buffer.hpp"
 

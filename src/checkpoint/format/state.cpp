@@ -1,0 +1,158 @@
+#include "checkpoint/format/state.hpp"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "checkpoint/format/format.hpp"
+#include "core/error.hpp"
+
+namespace llamesh::checkpoint {
+namespace {
+
+/// Part `part` of `parts` equal ones of a row of holdings.
+std::vector<ShardSlice> share_of(const std::vector<ShardSlice>& holdings, int part, int parts) {
+  std::int64_t total = 0;
+  for (const auto& h : holdings) total += h.count;
+  const std::int64_t first = total / parts * part;
+  const std::int64_t last = part + 1 == parts ? total : total / parts * (part + 1);
+  std::vector<ShardSlice> mine;
+  std::int64_t at = 0;  // of the holding's first element in the row
+  for (const auto& h : holdings) {
+    const std::int64_t begin = std::max(first, at);
+    const std::int64_t end = std::min(last, at + h.count);
+    if (begin < end)
+      mine.push_back({h.group, h.unit, h.parameter, h.part, h.begin + begin - at, end - begin,
+                      h.offset + begin - at});
+    at += h.count;
+  }
+  return mine;
+}
+
+/// Calls visit(group, parameter) for each dataset, in order.
+template <class Visit>
+void for_each_dataset(const State& state, Visit visit) {
+  const auto& parameters = state.layout.table().parameters;
+  for (std::size_t g = 0; g < state.groups.size(); ++g)
+    for (std::size_t p = 0; p < parameters.size(); ++p)
+      if (state.groups[g].contents.contain(parameters[p]))
+        visit(g, static_cast<model::ParameterId>(p));
+}
+
+std::vector<GroupContents> contents_of(const State& state) {
+  std::vector<GroupContents> all;
+  for (const auto& group : state.groups) all.push_back(group.contents);
+  return all;
+}
+
+std::vector<ShardIo> with_memory(const State& state, const std::vector<ShardSlice>& holdings) {
+  std::map<std::pair<std::size_t, model::ParameterId>, std::size_t> datasets;
+  for_each_dataset(state, [&](std::size_t group, model::ParameterId parameter) {
+    datasets.try_emplace({group, parameter}, datasets.size());
+  });
+  std::vector<ShardIo> transfers;
+  for (const auto& h : holdings) {
+    const auto& group = state.groups[h.group];
+    expects(group.shards.size() == state.layout.units().size(), "{} has {} shards for {} units",
+            group.path, group.shards.size(), state.layout.units().size());
+    const auto gap = group.gaps.empty() ? 0 : group.gaps[model::index(h.parameter)];
+    transfers.push_back({datasets.at({h.group, h.parameter}), h.group, h.parameter, h.part, h.begin,
+                         group.shards[h.unit].slice(h.offset - gap, h.count), group.memory});
+  }
+  return transfers;
+}
+
+}  // namespace
+
+State State::only(std::string_view path) const {
+  State state{layout, rank, {}};
+  for (const auto& group : groups)
+    if (group.path == path) state.groups.push_back(group);
+  expects(!state.groups.empty(), "the state has no group {}", path);
+  return state;
+}
+
+State State::only_groups(bool of_frozen) const {
+  State state{layout, rank, {}};
+  for (const auto& group : groups)
+    if (group.contents.frozen == of_frozen) state.groups.push_back(group);
+  return state;
+}
+
+std::vector<GroupContents> groups_of(const std::vector<sharding::Moment>& moments,
+                                     bool with_frozen) {
+  std::vector<GroupContents> groups(1);
+  for (const auto& moment : moments) groups.push_back({.has = moment.has});
+  if (with_frozen) groups.push_back({.frozen = true});
+  return groups;
+}
+
+State state_of(const sharding::ShardedState& state) {
+  State all{state.layout(), state.rank(), {}};
+  const auto add = [&](std::string path, const sharding::ShardedTensor& tensor,
+                       bool frozen = false) {
+    all.groups.push_back({std::move(path), tensor.shards, tensor.memory,
+                          GroupContents{frozen, tensor.has}, tensor.gaps});
+  };
+  add(std::string(model_group), state.masters());
+  add(std::string(model_group), state.frozen(), true);
+  for (const auto& moment : state.moments()) add(moment_group(moment.name), moment);
+  return all;
+}
+
+std::vector<DatasetEntry> datasets_of(const State& state) {
+  std::vector<DatasetEntry> datasets;
+  for_each_dataset(state, [&](std::size_t group, model::ParameterId id) {
+    const auto& parameter = state.layout.table()[id];
+    datasets.push_back({.path = dataset_path(state.groups[group].path, parameter.name),
+                        .shape = parameter.shape,
+                        .parts = state.layout.parts(id),
+                        .segments = {}});
+  });
+  return datasets;
+}
+
+std::vector<ShardSlice> held_by(const sharding::ShardLayout& layout,
+                                const std::vector<GroupContents>& groups, int rank) {
+  std::vector<ShardSlice> holdings;
+  for (std::size_t g = 0; g < groups.size(); ++g)
+    for (std::size_t unit = 0; unit < layout.units().size(); ++unit)
+      for (const auto& piece : layout.pieces(unit, rank))
+        if (groups[g].contain(layout.table()[piece.parameter]))
+          holdings.push_back({g, unit, piece.parameter, layout.part_of(piece.parameter, rank),
+                              piece.begin, piece.count, piece.offset});
+  return holdings;
+}
+
+HeldRows held_rows(const sharding::ShardLayout& layout, const std::vector<GroupContents>& groups,
+                   int rank) {
+  HeldRows rows;
+  for (const auto& holding : held_by(layout, groups, rank))
+    rows[layout.placement(holding.parameter).replicated(layout.dims()).to_ulong()].push_back(
+        holding);
+  return rows;
+}
+
+std::vector<ShardSlice> written_of(const HeldRows& rows, const comm::ParallelDims& dims, int rank) {
+  std::vector<ShardSlice> mine;
+  for (const auto& [axes, holdings] : rows) {
+    const auto share = share_of(holdings, dims.rank_in_group(axes, rank), dims.group_size(axes));
+    mine.insert(mine.end(), share.begin(), share.end());
+  }
+  return mine;
+}
+
+std::vector<ShardIo> transfers_of(const State& state) {
+  return with_memory(state, held_by(state.layout, contents_of(state), state.rank));
+}
+
+std::vector<ShardIo> transfers_to_write(const State& state) {
+  return with_memory(state, written_by(state.layout, contents_of(state), state.rank));
+}
+
+BoxRange range_of(const ShardIo& transfer, const State& state) {
+  const auto parts = state.layout.parts(transfer.parameter);
+  return {parts[static_cast<std::size_t>(transfer.part)], transfer.begin, transfer.count()};
+}
+
+}  // namespace llamesh::checkpoint

@@ -1,0 +1,127 @@
+#include "checkpoint/models/hf_model.hpp"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "core/error.hpp"
+#include "core/text.hpp"
+#include "model/family.hpp"
+
+namespace llamesh::checkpoint {
+namespace {
+
+bool is_buffer(const std::string& name) {
+  return name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".attn.bias") ||
+         name.ends_with(".attn.masked_bias");
+}
+
+/// Drops the family's prefix from the names if the folder is of the bare model, without a head.
+void match_prefix(model::StateDict& dict, const HfWeights& weights, std::string_view prefix) {
+  const auto bare = [&](const std::string& name) {
+    return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
+  };
+  const auto& first = dict.front().name;
+  if (weights.has(first) || !weights.has(bare(first))) return;
+  for (auto& tensor : dict) tensor.name = bare(tensor.name);
+}
+
+}  // namespace
+
+HfModel::HfModel(std::filesystem::path folder, const model::ModelConfig& config,
+                 const model::ParameterTable& table)
+    : weights_(std::move(folder)),
+      table_(table),
+      dict_(model::state_dict(config, table)),
+      places_(table.parameters.size()) {
+  match_prefix(dict_, weights_, model::family_named(config.family).base_prefix);
+  for (std::size_t t = 0; t < dict_.size(); ++t)
+    for (std::size_t p = 0; p < dict_[t].parts.size(); ++p)
+      places_[model::index(dict_[t].parts[p].parameter)].push_back({t, p});
+  const auto head = table[table.lm_head.module].name + ".weight";
+  if (table.tied() && weights_.has(head)) stored_head_ = head;
+}
+
+void HfModel::check_fits() const {
+  const auto folder = weights_.folder().string();
+  std::set<std::string> extra;
+  for (const auto& name : weights_.names())
+    if (!is_buffer(name)) extra.insert(name);
+  const auto check = [&](const std::string& name, const Shape& shape) {
+    const auto& stored = weights_.tensor(name);
+    validate(stored.shape == shape, "{}: '{}' has shape ({}) where the model has ({})", folder,
+             name, fmt::join(stored.shape, ", "), fmt::join(shape, ", "));
+    validate(stored_type(stored.dtype).has_value(), "{}: '{}' is {}; {}", folder, name,
+             excerpt(stored.dtype), readable_types);
+    extra.erase(name);
+  };
+  for (const auto& tensor : dict_) check(tensor.name, tensor.shape);
+  if (!stored_head_.empty()) check(stored_head_, table_[table_.lm_head.weight].shape);
+  validate(extra.empty(), "{} has '{}'{}, which the model does not", folder,
+           extra.empty() ? "" : excerpt(*extra.begin()),
+           extra.size() > 1 ? fmt::format(" and {} other tensors", extra.size() - 1) : "");
+}
+
+void HfModel::check_stored_head() const {
+  if (stored_head_.empty()) return;
+  constexpr std::int64_t piece = std::int64_t{1} << 20U;
+  const auto head = table_.lm_head.weight;
+  const auto whole = Box::whole(table_[head].shape);
+  std::vector<float> values;
+  for (std::int64_t begin = 0; begin < whole.numel(); begin += piece) {
+    values.resize(static_cast<std::size_t>(std::min(piece, whole.numel() - begin)));
+    read(head, {whole, begin, std::ssize(values)}, values);
+  }
+}
+
+void HfModel::read(model::ParameterId parameter, const BoxRange& range,
+                   std::span<float> values) const {
+  std::vector<float> column;
+  for (const auto& [t, p] : places_[model::index(parameter)]) {
+    const auto& tensor = dict_[t];
+    model::for_each_stored(
+        tensor.parts[p], tensor.shape, range,
+        [&](std::int64_t begin, std::int64_t at, std::int64_t stride, std::int64_t count) {
+          auto to = values.subspan(static_cast<std::size_t>(at));
+          const auto length = static_cast<std::size_t>(count);
+          if (stride == 1) return weights_.read(tensor.name, begin, to.first(length));
+          column.resize(length);
+          weights_.read(tensor.name, begin, column);
+          for (std::size_t i = 0; i < length; ++i)
+            to[i * static_cast<std::size_t>(stride)] = column[i];
+        });
+  }
+  if (!stored_head_.empty() && parameter == table_.lm_head.weight)
+    check_tied_head(parameter, range, values);
+}
+
+StoredType HfModel::type(model::ParameterId parameter) const {
+  std::optional<StoredType> type;
+  for (const auto& [t, p] : places_[model::index(parameter)]) {
+    const auto of_tensor = stored_type(weights_.tensor(dict_[t].name).dtype);
+    if (of_tensor == StoredType::f64 || (type.has_value() && type != of_tensor))
+      return StoredType::f32;
+    type = of_tensor;
+  }
+  return type.value_or(StoredType::f32);
+}
+
+/// Checks the head of a tied model that stores it too, over a range that has been read.
+void HfModel::check_tied_head(model::ParameterId parameter, const BoxRange& range,
+                              std::span<const float> values) const {
+  const auto& shape = table_[parameter].shape;
+  std::vector<float> head;
+  for_each_run(shape, range, [&](std::int64_t begin, std::int64_t at, std::int64_t count) {
+    head.resize(static_cast<std::size_t>(count));
+    weights_.read(stored_head_, begin, head);
+    const auto* embedding = values.data() + at;
+    validate(std::memcmp(head.data(), embedding, head.size() * sizeof(float)) == 0,
+             "config.json ties the head to the embedding, but {} is not {}; set "
+             "tie_word_embeddings to false in it",
+             stored_head_, table_[parameter].name);
+  });
+}
+
+}  // namespace llamesh::checkpoint

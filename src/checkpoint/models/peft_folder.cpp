@@ -1,0 +1,200 @@
+#include "checkpoint/models/peft_folder.hpp"
+
+#include <fcntl.h>
+#include <fmt/ranges.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "checkpoint/format/state_reader.hpp"
+#include "checkpoint/models/base_model.hpp"
+#include "checkpoint/models/hf_new_folder.hpp"
+#include "core/error.hpp"
+#include "core/file.hpp"
+#include "core/text.hpp"
+#include "model/config_json.hpp"
+#include "model/lora.hpp"
+
+namespace llamesh::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* weights_name = "adapter_model.safetensors";
+constexpr std::string_view peft_prefix = "base_model.model.";  // before the base model's own names
+
+std::string peft_name(const model::Parameter& parameter) {
+  return std::string(peft_prefix) + parameter.name;
+}
+
+/// Visits the adapters of a table in its order.
+template <class Visit>
+void for_each_adapter(const model::ParameterTable& table, Visit visit) {
+  for (std::size_t i = 0; i < table.parameters.size(); ++i)
+    if (is_adapter(table.parameters[i]))
+      visit(static_cast<model::ParameterId>(i), table.parameters[i]);
+}
+
+fs::path weights_in(const fs::path& folder) {
+  std::error_code ignored;
+  validate(fs::exists(folder / weights_name, ignored) ||
+               !fs::exists(folder / "adapter_model.bin", ignored),
+           "{} has adapter_model.bin only, which is not read; save the adapters again with PEFT's "
+           "save_pretrained, which writes {}",
+           folder.string(), weights_name);
+  return folder / weights_name;
+}
+
+class AdaptedModel final : public StoredModel {
+ public:
+  AdaptedModel(std::unique_ptr<StoredModel> base, const fs::path& folder,
+               const model::ParameterTable& table)
+      : base_(std::move(base)), folder_(folder, table), base_ids_(table.parameters.size()) {
+    const auto ids = model::base_parameters(table);
+    for (std::size_t i = 0; i < ids.size(); ++i)
+      base_ids_[model::index(ids[i])] = static_cast<model::ParameterId>(i);
+  }
+  void read(model::ParameterId parameter, const BoxRange& range,
+            std::span<float> values) const override {
+    if (const auto base = base_ids_[model::index(parameter)])
+      return base_->read(*base, range, values);
+    folder_.read(parameter, range, values);
+  }
+
+ private:
+  std::unique_ptr<StoredModel> base_;
+  PeftFolder folder_;
+  std::vector<std::optional<model::ParameterId>> base_ids_;  ///< none: an adapter
+};
+
+/// Writes all adapters, one after the other.
+void write_adapters(const StoredModel& model, const model::ParameterTable& table,
+                    const fs::path& path, StoredType type) {
+  std::vector<StoredTensor> tensors;
+  for_each_adapter(table, [&](model::ParameterId, const model::Parameter& p) {
+    tensors.push_back({peft_name(p), std::string(name_of(type)), p.shape, 0, 0});
+  });
+  const auto header = safetensors_header(tensors);
+  auto out = Descriptor::to_write(path, O_WRONLY | O_CREAT | O_EXCL);
+  out.write(0, header.data(), std::ssize(header));
+  auto tensor = tensors.begin();
+  for_each_adapter(table, [&](model::ParameterId id, const model::Parameter& p) {
+    std::vector<float> values(static_cast<std::size_t>(p.numel()));
+    const auto whole = Box::whole(p.shape);
+    model.read(id, {whole, 0, whole.numel()}, values);
+    std::vector<std::uint8_t> bytes(values.size() * static_cast<std::size_t>(size_of(type)));
+    const auto lost = from_floats(type, values, bytes.data());
+    validate(lost == 0, "{} elements of {} are too large for {}; export with --dtype bf16", lost,
+             p.name, name_of(type));
+    out.write(tensor->begin, bytes.data(), std::ssize(bytes));
+    ++tensor;
+  });
+  out.sync();
+}
+
+/// Returns the options for PEFT, which matches the ends of names but no patterns: instead of
+/// patterns it gets the names of all layers with adapters.
+nlohmann::ordered_json options_for_peft(const model::ModelConfig& config,
+                                        const model::ParameterTable& table) {
+  auto json = to_adapter_config(*config.lora);
+  json["fan_in_fan_out"] = config.family == "gpt2";  // transformers' Conv1D
+  const bool has_patterns = std::ranges::any_of(config.lora->targets, [](const auto& target) {
+    return target.find_first_of("*?[") != target.npos;
+  });
+  if (!has_patterns) return json;
+  auto& names = json["target_modules"] = nlohmann::ordered_json::array();
+  for (const auto& [weight, adapter] : model::adapters_by_weight(table))
+    names.push_back(table[table[weight].module].name);
+  return json;
+}
+
+/// Returns true if the folder has the weights beside which a checkpoint's adapters were trained.
+bool has_base_weights(const std::string& folder, const StoredModel& checkpoint,
+                      model::ModelConfig config, const model::ParameterTable& table) {
+  config.lora.reset();
+  const auto plain = model::parameter_table(config);
+  std::vector<model::ParameterId> all;
+  for (std::size_t i = 0; i < plain.parameters.size(); ++i)
+    all.push_back(static_cast<model::ParameterId>(i));
+  try {
+    const auto base = open_model(locate("hf:" + folder), config, plain);
+    return hash_of_parameters(*base, plain, all) ==
+           hash_of_parameters(checkpoint, table, model::base_parameters(table));
+  } catch (const Error&) {
+    return false;  // it is gone, or holds another model
+  }
+}
+
+}  // namespace
+
+PeftFolder::PeftFolder(const fs::path& folder, const model::ParameterTable& table)
+    : file_(weights_in(folder)), table_(table) {
+  const auto path = (folder / weights_name).string();
+  std::set<std::string> extra;
+  for (const auto& tensor : file_.tensors()) extra.insert(tensor.name);
+  std::vector<std::string> names;
+  for_each_adapter(table, [&](model::ParameterId, const model::Parameter& p) {
+    names.push_back(peft_name(p));
+    const auto* stored = file_.find(names.back());
+    validate(stored != nullptr, "{} has no '{}'{}; it is for another base model", path,
+             names.back(), did_you_mean(names.back(), {extra.begin(), extra.end()}));
+    validate(stored->shape == p.shape,
+             "{}: '{}' has shape ({}) where the model takes ({}); it is for another base model",
+             path, names.back(), fmt::join(stored->shape, ", "), fmt::join(p.shape, ", "));
+    validate(stored_type(stored->dtype).has_value(), "{}: '{}' is {}; {}", path, names.back(),
+             excerpt(stored->dtype), readable_types);
+    extra.erase(names.back());
+  });
+  validate(extra.empty(), "{} has '{}', which the model does not{}; it is for another base model",
+           path, extra.empty() ? "" : excerpt(*extra.begin()),
+           extra.empty() ? "" : did_you_mean(*extra.begin(), names));
+}
+
+void PeftFolder::read(model::ParameterId parameter, const BoxRange& range,
+                      std::span<float> values) const {
+  const auto& p = table_[parameter];
+  const auto& tensor = *file_.find(peft_name(p));
+  for_each_run(p.shape, range, [&](std::int64_t begin, std::int64_t at, std::int64_t count) {
+    file_.read(tensor, begin,
+               values.subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count)));
+  });
+}
+
+std::unique_ptr<StoredModel> with_adapters(std::unique_ptr<StoredModel> base,
+                                           const fs::path& folder,
+                                           const model::ParameterTable& table) {
+  return std::make_unique<AdaptedModel>(std::move(base), folder, table);
+}
+
+void export_adapters(const fs::path& checkpoint, const fs::path& target, StoredType type,
+                     const std::string& base, const comm::Communicator& world) {
+  NewFolder folder(target, world);
+  comm::agree(world, [&] {
+    if (world.rank() != 0) return;
+    auto manifest = read_manifest(checkpoint);
+    const auto config = model::parse_config_json(manifest.progress.model_config, "model_config");
+    const auto table = model::parameter_table(config);
+    const auto referred = manifest.progress.base;
+    const auto model = open_model(checkpoint, std::move(manifest), table);
+    write_adapters(*model, table, folder.path() / weights_name, type);
+    auto json = options_for_peft(config, table);
+    if (referred) {
+      json["base_model_name_or_path"] = referred->path;
+    } else if (!base.empty() && has_base_weights(base, *model, config, table)) {
+      json["base_model_name_or_path"] = base;
+    } else {
+      spdlog::warn(
+          "no folder is known to have the weights beside which the adapters were trained; "
+          "llamesh convert --merge exports the whole model");
+    }
+    write_durably(folder.path() / model::adapter_config_name, json.dump(2) + "\n");
+  });
+  folder.commit();
+}
+
+}  // namespace llamesh::checkpoint
