@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/mpi/communicator.hpp"
+#include "comm/calls/members.hpp"
 #include "core/tensor.hpp"
 
 namespace llamesh::comm {

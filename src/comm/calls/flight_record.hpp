@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "comm/calls/collective_call.hpp"
-#include "comm/mpi/communicator.hpp"
+#include "comm/calls/members.hpp"
 
 namespace llamesh::comm {
 

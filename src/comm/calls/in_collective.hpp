@@ -8,7 +8,7 @@
 
 #include "comm/calls/collective_call.hpp"
 #include "comm/calls/flight_record.hpp"
-#include "comm/mpi/communicator.hpp"
+#include "comm/calls/members.hpp"
 #include "core/trace.hpp"
 
 namespace llamesh::comm {

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "comm/calls/collective_call.hpp"
-#include "comm/mpi/communicator.hpp"
+#include "comm/calls/members.hpp"
 #include "device/stream.hpp"
 
 namespace llamesh::comm {

@@ -8,14 +8,9 @@
 #include <string_view>
 #include <vector>
 
-namespace llamesh::comm {
+#include "comm/calls/members.hpp"
 
-/// Ranks in a communicator.
-struct Members {
-  std::string name;        ///< "world", or a mesh axis, for messages
-  std::uint64_t id = 0;    ///< the same on all ranks; unique among communicators
-  std::vector<int> ranks;  ///< world rank, by rank in the communicator
-};
+namespace llamesh::comm {
 
 /// An owned MPI communicator: a group of ranks with its own message context. Move-only.
 ///
