@@ -22,7 +22,7 @@ using namespace std::chrono_literals;
 using test::world;
 
 CollectiveFingerprint fingerprint_of(const std::vector<CollectiveCall>& calls) {
-  CollectiveFingerprint contract;
+  CollectiveFingerprint contract(nullptr);
   for (const auto& call : calls) contract.note(call);
   return contract;
 }

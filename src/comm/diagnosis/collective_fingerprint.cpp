@@ -11,7 +11,6 @@
 
 #include "comm/diagnosis/fingerprint_check.hpp"
 #include "comm/mpi/exchange.hpp"
-#include "comm/transports/collectives.hpp"
 #include "core/error.hpp"
 #include "core/hash.hpp"
 #include "core/process.hpp"
@@ -124,12 +123,13 @@ std::string first_difference(const std::string& mine, int rank, const std::strin
 namespace {
 
 /// Fails the check: world rank 0 logs both sides, and the first blamed rank reports.
-void fail_on(const Communicator& world, const Collectives& axis, const Difference& difference) {
+void fail_on(const Communicator& world, const CollectiveFingerprint& axis,
+             const Difference& difference) {
   const auto& [number, blamed, decided, other] = difference;
-  const auto own = axis.fingerprint()->describe();
+  const auto own = axis.describe();
   const auto differing = world.broadcast(own, blamed.front());
   const auto theirs = world.broadcast(own, other);
-  const auto& name = axis.members()->name;
+  const auto& name = axis.group().name;
   if (world.rank() == 0)
     spdlog::error("debug.contract: ranks {} and {} differ along {}\n{}", blamed.front(), other,
                   name, first_difference(differing, blamed.front(), theirs, other));
@@ -150,15 +150,14 @@ void fail_on(const Communicator& world, const Collectives& axis, const Differenc
 
 }  // namespace
 
-void check_fingerprints(const Communicator& world, std::span<Collectives* const> axes) {
+void check_fingerprints(const Communicator& world, std::span<CollectiveFingerprint* const> axes) {
   expects(axes.size() <= max_axes, "{} axes, at most {}", axes.size(), max_axes);
   CalledByAxis mine{};
-  for (std::size_t i = 0; i < axes.size(); ++i)
-    mine[i] = {axes[i]->members()->id, axes[i]->fingerprint()->hash()};
+  for (std::size_t i = 0; i < axes.size(); ++i) mine[i] = {axes[i]->group().id, axes[i]->hash()};
   const auto all = all_gather(world, mine, "the collectives of the step");
   const auto difference = find_difference(all, axes.size());
   if (difference) fail_on(world, *axes[difference->axis], *difference);
-  for (auto* axis : axes) axis->fingerprint()->clear();
+  for (auto* axis : axes) axis->clear();
 }
 
 }  // namespace llamesh::comm

@@ -6,6 +6,7 @@
 #include <exception>
 #include <map>
 
+#include "comm/diagnosis/collective_fingerprint.hpp"
 #include "comm/mpi/backoff.hpp"
 #include "comm/transports/mpi_collectives.hpp"
 #include "comm/transports/node_collectives.hpp"
@@ -190,8 +191,8 @@ bool DeviceMesh::healthy() const {
 
 void DeviceMesh::check_fingerprints() const {
   if (!keeps_fingerprints_) return;
-  std::vector<Collectives*> axes;
-  for (const auto* axis : all()) axes.push_back(axis->collectives.get());
+  std::vector<CollectiveFingerprint*> axes;
+  for (const auto* axis : all()) axes.push_back(axis->collectives->fingerprint());
   comm::check_fingerprints(*world_, axes);
 }
 

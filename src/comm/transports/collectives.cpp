@@ -9,6 +9,7 @@
 #include "comm/calls/flight_record.hpp"
 #include "comm/calls/in_collective.hpp"
 #include "comm/calls/queued_collectives.hpp"
+#include "comm/diagnosis/collective_fingerprint.hpp"
 #include "comm/mpi/backoff.hpp"
 #include "core/hash.hpp"
 #include "device/queue.hpp"
@@ -23,6 +24,21 @@ std::shared_ptr<const Members> data_plane(const Members& group) {
   hash.add(name.data(), name.size());
   members.id = hash.value();
   return std::make_shared<const Members>(std::move(members));
+}
+
+Collectives::Collectives(const Communicator& group)
+    : members_(data_plane(*group.members())),
+      rank_(group.rank()),
+      size_(group.size()),
+      stream_(device::Stream::communication()) {}
+
+Collectives::Collectives(int rank, int size)
+    : rank_(rank), size_(size), stream_(device::Stream::communication()) {}
+
+Collectives::~Collectives() = default;
+
+void Collectives::keep_fingerprint() {
+  if (!fingerprint_) fingerprint_ = std::make_unique<CollectiveFingerprint>(members_);
 }
 
 double Collectives::seconds_exposed() const {

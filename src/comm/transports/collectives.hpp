@@ -7,13 +7,14 @@
 #include <span>
 
 #include "comm/calls/collective_call.hpp"
-#include "comm/diagnosis/collective_fingerprint.hpp"
 #include "comm/mpi/communicator.hpp"
 #include "core/tensor.hpp"
 #include "device/buffer.hpp"
 #include "device/stream.hpp"
 
 namespace llamesh::comm {
+
+class CollectiveFingerprint;
 
 /// Returns the same ranks under another id: collectives on a stream's worker have their own order,
 /// separate from those that a rank calls on its communicator.
@@ -33,7 +34,7 @@ std::shared_ptr<const Members> data_plane(const Members& group);
 /// this class and only moves the data.
 class Collectives {
  public:
-  virtual ~Collectives() = default;
+  virtual ~Collectives();
 
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -105,9 +106,8 @@ class Collectives {
   std::int64_t bytes_sent() const { return bytes_sent_.load(); }
 
   /// Starts recording this rank's calls for check_fingerprints(). The first call counts.
-  void keep_fingerprint() {
-    if (!fingerprint_) fingerprint_ = std::make_unique<CollectiveFingerprint>();
-  }
+  void keep_fingerprint();
+  /// Returns the recorded calls; null if they are not recorded.
   CollectiveFingerprint* fingerprint() const { return fingerprint_.get(); }
   const std::shared_ptr<const Members>& members() const { return members_; }
 
@@ -118,14 +118,9 @@ class Collectives {
   double seconds_exposed() const;
 
  protected:
-  explicit Collectives(const Communicator& group)
-      : members_(data_plane(*group.members())),
-        rank_(group.rank()),
-        size_(group.size()),
-        stream_(device::Stream::communication()) {}
+  explicit Collectives(const Communicator& group);
   /// For a simulated group, without communicator.
-  Collectives(int rank, int size)
-      : rank_(rank), size_(size), stream_(device::Stream::communication()) {}
+  Collectives(int rank, int size);
   const char* subject() const { return subject_; }
   /// Waits for the stream's work and ends its worker. If an exception unwinds this thread, first
   /// cancels waits for other ranks, since those will not arrive. For a transport's destructor.
