@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "checkpoint/format/state.hpp"
-#include "comm/transports/simulated_collectives.hpp"
+#include "comm/mesh/collective_log.hpp"
 #include "core/box.hpp"
 #include "plan/step_plan.hpp"
 #include "sharding/shard_layout.hpp"

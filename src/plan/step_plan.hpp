@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "comm/mesh/collective_log.hpp"
 #include "comm/mpi/communicator.hpp"
-#include "comm/transports/simulated_collectives.hpp"
 #include "device/hardware.hpp"
 #include "device/simulated/simulation.hpp"
 #include "train/run/setup.hpp"

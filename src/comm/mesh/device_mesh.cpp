@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <exception>
 #include <map>
+#include <utility>
 
 #include "comm/diagnosis/collective_fingerprint.hpp"
 #include "comm/mpi/backoff.hpp"
@@ -105,10 +106,16 @@ bool DeviceMesh::on_gpus() const {
 /// Creates an axis' collectives on the fitting transport. Collective.
 std::unique_ptr<Collectives> DeviceMesh::make_collectives(const Axis& axis, AxisSet along) const {
   if (!world_) {
-    if (log_) log_->groups.push_back({axis.name, along, {}});
+    SimulatedCollectives::Log log;
+    if (log_) {
+      log_->groups.push_back({axis.name, along, {}});
+      log = [all = log_, group = log_->groups.size() - 1](const CollectiveCall& call) {
+        all->add(group, call);
+      };
+    }
     return std::make_unique<SimulatedCollectives>(axis.rank, axis.size,
                                                   nodes_of(dims_.group(along, rank_), topology_),
-                                                  axis.within_node, log_);
+                                                  axis.within_node, std::move(log));
   }
   if (nccl_) return nccl_->axis(axis.name, *axis.group, dims_.group(along, rank_).front());
   if (axis.within_node) return std::make_unique<NodeCollectives>(*axis.group);

@@ -8,12 +8,12 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/mesh/collective_log.hpp"
 #include "comm/mesh/parallel_dims.hpp"
 #include "comm/mesh/topology.hpp"
 #include "comm/mpi/communicator.hpp"
 #include "comm/transports/collectives.hpp"
 #include "comm/transports/nccl.hpp"
-#include "comm/transports/simulated_collectives.hpp"
 
 namespace llamesh::comm {
 

@@ -27,18 +27,16 @@ double own_part_seconds(const Tensor& to, const Tensor& from) {
 
 }  // namespace
 
-SimulatedCollectives::SimulatedCollectives(int rank, int size, int nodes, bool within_node,
-                                           CollectiveLog* log)
+SimulatedCollectives::SimulatedCollectives(int rank, int size, int nodes, bool within_node, Log log)
     : Collectives(rank, size),
       nodes_(nodes),
       on_cpu_(hardware().kind == device::Kind::cpu),
       shares_memory_(on_cpu_ && within_node),
       links_(std::make_shared<device::Stream>(device::Stream::communication())),
-      log_(log),
-      group_(log ? log->groups.size() - 1 : 0) {}
+      log_(std::move(log)) {}
 
 void SimulatedCollectives::log(const CollectiveCall& call) const {
-  if (log_) log_->add(group_, call);
+  if (log_) log_(call);
 }
 
 device::Buffer SimulatedCollectives::allocate_gathered(std::int64_t bytes_per_rank) {

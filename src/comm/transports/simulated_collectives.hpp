@@ -1,34 +1,13 @@
 #pragma once
 
-#include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
-#include <string>
-#include <vector>
 
 #include "comm/calls/collective_call.hpp"
-#include "comm/mesh/parallel_dims.hpp"
 #include "comm/transports/collectives.hpp"
 
 namespace llamesh::comm {
-
-/// One rank's calls in its group along some axes, in order.
-struct GroupCalls {
-  std::string name;  ///< the axes' name
-  AxisSet along;
-  std::vector<CollectiveCall> calls;
-};
-
-/// Every call that one rank in a simulated mesh makes.
-struct CollectiveLog {
-  std::vector<GroupCalls> groups;  ///< in the order in which the mesh creates them
-  std::vector<std::size_t> order;  ///< group index for each call, over all groups
-
-  void add(std::size_t group, const CollectiveCall& call) {
-    groups[group].calls.push_back(call);
-    order.push_back(group);
-  }
-};
 
 /// Collectives that take time and count the bytes they would send, but move nothing, on the current
 /// device::Simulation's hardware. They use memory like NodeCollectives and MpiCollectives on CPU
@@ -43,9 +22,12 @@ struct CollectiveLog {
 /// cores.
 class SimulatedCollectives final : public Collectives {
  public:
+  /// Callback that receives every call, and every allocation as a call.
+  using Log = std::function<void(const CollectiveCall& call)>;
+
   /// The group's ranks are on `nodes` nodes, equally many on each. `within_node`: every group along
-  /// the same axes lies on a single node. `log`, if any, receives the calls in its last group.
-  SimulatedCollectives(int rank, int size, int nodes, bool within_node, CollectiveLog* log);
+  /// the same axes lies on a single node. `log` may be empty.
+  SimulatedCollectives(int rank, int size, int nodes, bool within_node, Log log);
   /// Shares the links with another object: their messages take turns from now on.
   void share_links_of(const SimulatedCollectives& other) { links_ = other.links_; }
 
@@ -82,8 +64,7 @@ class SimulatedCollectives final : public Collectives {
   bool shares_memory_;                     ///< uses NodeCollectives' windows
   std::shared_ptr<device::Stream> links_;  ///< timeline of the links
   device::Buffer scratch_;
-  CollectiveLog* log_;
-  std::size_t group_;  ///< index in the log
+  Log log_;
 };
 
 }  // namespace llamesh::comm
