@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "app/commands/commands.hpp"
+#include "app/supervise/supervisor.hpp"
 #include "comm/mpi/launch.hpp"
 
 namespace CLI {

@@ -1,3 +1,5 @@
+#include "app/supervise/supervisor.hpp"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
@@ -15,7 +17,6 @@
 #include <thread>
 #include <utility>
 
-#include "app/commands/commands.hpp"
 #include "app/supervise/bad_nodes.hpp"
 #include "app/supervise/child.hpp"
 #include "app/supervise/guard.hpp"
