@@ -8,9 +8,9 @@
 
 #include "checkpoint/format/format.hpp"
 #include "checkpoint/memory/memory_folder.hpp"
-#include "checkpoint/store/lease.hpp"
 #include "core/file.hpp"
 #include "core/process.hpp"
+#include "core/slurm/own_job.hpp"
 #include "memory_run.hpp"
 #include "temporary_folder.hpp"
 
@@ -276,7 +276,7 @@ TEST(MemoryCheckpoints, FilesAreForTheUserAloneAndGoInTheEnd) {
 
 TEST(MemoryCheckpoints, OnlyTheJobThatMadeThemLastRemovesThem) {
   const MemoryRun run;
-  const auto job_of_rank_0 = world().broadcast(checkpoint::job_name());
+  const auto job_of_rank_0 = world().broadcast(job_name());
   MemoryRun::alone([&] {
     make_folder(run.node_folder(0));
     std::ofstream(run.node_folder(0) / "job-of-an-earlier-start");

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "core/slurm/squeue.hpp"
 #include "patience.hpp"
 
 namespace llamesh::train {
@@ -73,25 +72,6 @@ TEST(Walltime, EndsOnlyWhereSlurmSaysSo) {
     while (asked < 4) std::this_thread::sleep_for(1ms);
     EXPECT_EQ(walltime.left().has_value(), known) << second;
   }
-}
-
-TEST(Squeue, AsksOnlyAboutThisTaskOfAnArray) {
-  for (const char* variable : {"SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"})
-    unsetenv(variable);
-  EXPECT_EQ(own_job_id(), std::nullopt);
-  EXPECT_EQ(ask_squeue("%L"), "");
-  setenv("SLURM_JOB_ID", "42", 1);
-  EXPECT_EQ(own_job_id(), "42");
-  setenv("SLURM_ARRAY_JOB_ID", "42", 1);
-  setenv("SLURM_ARRAY_TASK_ID", "3", 1);
-  EXPECT_EQ(own_job_id(), "42_3");
-  setenv("SLURM_JOB_ID", "50", 1);
-  EXPECT_EQ(own_job_id(), "50") << "another task, or a job that a task has submitted";
-  setenv("SLURM_JOB_ID", "42", 1);
-  setenv("SLURM_ARRAY_TASK_ID", "3; reboot", 1);
-  EXPECT_EQ(own_job_id(), "42");
-  for (const char* variable : {"SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"})
-    unsetenv(variable);
 }
 
 TEST(Walltime, IsUnknownWithoutAnAnswer) {

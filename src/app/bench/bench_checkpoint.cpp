@@ -21,6 +21,7 @@
 #include "core/file.hpp"
 #include "core/log.hpp"
 #include "core/median.hpp"
+#include "core/slurm/own_job.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -86,7 +87,7 @@ class Bench {
  public:
   Bench(const comm::Communicator& world, std::int64_t mebibytes)
       : world_(world), state_(world, mebibytes), folder_(comm::on_rank_0(world, [] {
-          const auto path = fs::current_path() / ("bench-checkpoint." + checkpoint::job_name());
+          const auto path = fs::current_path() / ("bench-checkpoint." + job_name());
           make_folder(path);
           return path.string();
         })) {}

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "app/supervise/child.hpp"
-#include "app/supervise/slurm_job.hpp"
+#include "core/slurm/slurm_job.hpp"
 
 namespace llamesh::app {
 

@@ -22,7 +22,6 @@
 #include "app/supervise/guard.hpp"
 #include "app/supervise/launch_end.hpp"
 #include "app/supervise/launch_watch.hpp"
-#include "app/supervise/slurm_job.hpp"
 #include "checkpoint/format/format.hpp"
 #include "checkpoint/memory/memory_folder.hpp"
 #include "comm/mpi/time_limit.hpp"
@@ -31,6 +30,7 @@
 #include "core/file.hpp"
 #include "core/log.hpp"
 #include "core/process.hpp"
+#include "core/slurm/slurm_job.hpp"
 #include "train/job/deadline.hpp"
 #include "train/job/run_folder.hpp"
 

@@ -12,11 +12,11 @@
 
 #include "checkpoint/format/format.hpp"
 #include "checkpoint/memory/memory_image.hpp"
-#include "checkpoint/store/lease.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "core/hash.hpp"
 #include "core/philox.hpp"
+#include "core/slurm/own_job.hpp"
 #include "core/text.hpp"
 
 namespace llamesh::checkpoint {

@@ -2,9 +2,9 @@
 
 #include <utility>
 
-#include "checkpoint/store/lease.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
+#include "core/slurm/own_job.hpp"
 
 namespace llamesh::checkpoint {
 namespace {

@@ -20,6 +20,7 @@
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "core/process.hpp"
+#include "core/slurm/own_job.hpp"
 #include "core/text.hpp"
 
 namespace llamesh::checkpoint {
@@ -28,11 +29,6 @@ namespace {
 using namespace std::chrono_literals;
 constexpr auto touch_every = 5s;
 constexpr auto dead_after = 12s;
-
-std::string job_id() {
-  const auto job = number_in_environment("SLURM_JOB_ID");
-  return !job.empty() ? job : fmt::format("{}-{}", this_process().host, getpid());
-}
 
 /// Text in a free lease. It is not empty, so that its block is allocated and a lease can be taken
 /// on a full disk.
@@ -78,11 +74,6 @@ LeaseHolder parse_lease(std::string_view text) {
   LeaseHolder holder;
   std::istringstream(words) >> holder.job >> holder.host >> holder.process;
   return holder.job == released ? LeaseHolder{} : holder;
-}
-
-std::string job_name() {
-  const auto restarts = number_in_environment("SLURM_RESTART_COUNT");
-  return fmt::format("{}.{}", job_id(), restarts.empty() ? "0" : restarts);
 }
 
 struct Lease::Heartbeat {

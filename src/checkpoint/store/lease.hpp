@@ -36,7 +36,4 @@ struct LeaseHolder {
 std::string to_text(const LeaseHolder& holder);
 LeaseHolder parse_lease(std::string_view text);
 
-/// Names this run: "<job id>.<restarts>" under Slurm, else "<host>-<pid>.0".
-std::string job_name();
-
 }  // namespace llamesh::checkpoint

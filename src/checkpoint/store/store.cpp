@@ -13,6 +13,7 @@
 #include "comm/mpi/session.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
+#include "core/slurm/own_job.hpp"
 #include "device/device.hpp"
 
 namespace llamesh::checkpoint {

@@ -9,7 +9,7 @@
 #include <sstream>
 #include <string_view>
 
-#include "core/slurm/squeue.hpp"
+#include "core/slurm/own_job.hpp"
 
 namespace llamesh::train {
 namespace {

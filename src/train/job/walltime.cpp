@@ -7,7 +7,7 @@
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
-#include "core/slurm/squeue.hpp"
+#include "core/slurm/own_job.hpp"
 #include "core/text.hpp"
 
 namespace llamesh::train {

@@ -1,11 +1,5 @@
 #include "train/job/watch.hpp"
 
-#include <fcntl.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <array>
 #include <cstdlib>
 #include <exception>
 #include <string>
@@ -16,7 +10,7 @@
 #include "comm/mpi/time_limit.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
-#include "core/slurm/squeue.hpp"
+#include "core/slurm/own_job.hpp"
 #include "train/job/deadline.hpp"
 #include "train/job/failure.hpp"
 #include "train/job/flight_files.hpp"
@@ -40,25 +34,6 @@ void write_to_log(const std::filesystem::path& run_folder, const std::string& li
   } catch (const std::exception&) {
     return;  // it has been printed
   }
-}
-
-/// Slurm shows it in `squeue -o %k` and `scontrol show job`. Takes 2 s at most; without Slurm, or
-/// where it does not answer, there is no comment.
-void comment_job(const std::string& text) {
-  const auto job = own_job_id();
-  if (!job) return;
-  std::array<std::string, 8> words{"timeout",  "-k",     "0.5",           "2",
-                                   "scontrol", "update", "JobId=" + *job, "Comment=" + text};
-  std::array<char*, words.size() + 1> arguments{};
-  for (std::size_t i = 0; i < words.size(); ++i) arguments[i] = words[i].data();
-  posix_spawn_file_actions_t silent;
-  posix_spawn_file_actions_init(&silent);
-  for (const int output : {STDOUT_FILENO, STDERR_FILENO})
-    posix_spawn_file_actions_addopen(&silent, output, "/dev/null", O_WRONLY, 0);
-  pid_t child = 0;
-  if (posix_spawnp(&child, "timeout", &silent, nullptr, arguments.data(), environ) == 0)
-    waitpid(child, nullptr, 0);
-  posix_spawn_file_actions_destroy(&silent);
 }
 
 /// Records the verdict in log.txt, state.json, failure.json and the job's comment.

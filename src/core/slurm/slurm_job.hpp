@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-namespace llamesh::app {
+namespace llamesh {
 
 /// Returns srun and its option --mpi, in one word or two, if the launch command has it.
 std::vector<std::string> launcher_of(const std::vector<std::string>& command);
@@ -19,7 +19,7 @@ struct JobNodes {
 class SlurmJob {
  public:
   /// `launcher` is srun, with the options that every launch needs (--mpi); `clean_up` is a shell
-  /// command that removes what the job $1 (checkpoint::job_name()) has left in a node's memory.
+  /// command that removes what the job $1 (job_name()) has left in a node's memory.
   /// Throws (exit 78) outside a Slurm job.
   SlurmJob(std::vector<std::string> launcher, std::string clean_up);
 
@@ -57,10 +57,10 @@ class SlurmJob {
 
   std::vector<std::string> launcher_;
   std::string clean_up_;
-  std::string id_;        ///< train::own_job_id()
+  std::string id_;        ///< own_job_id()
   std::string restarts_;  ///< the job runs again under its id once it was in the queue
   std::vector<std::string> nodes_;
   int ranks_per_node_ = 1;
 };
 
-}  // namespace llamesh::app
+}  // namespace llamesh

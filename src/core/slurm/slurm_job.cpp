@@ -1,4 +1,4 @@
-#include "app/supervise/slurm_job.hpp"
+#include "core/slurm/slurm_job.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -16,13 +16,12 @@
 #include <thread>
 #include <utility>
 
-#include "checkpoint/store/lease.hpp"
 #include "core/error.hpp"
 #include "core/process.hpp"
-#include "core/slurm/squeue.hpp"
+#include "core/slurm/own_job.hpp"
 #include "core/text.hpp"
 
-namespace llamesh::app {
+namespace llamesh {
 namespace {
 
 constexpr auto guard_name = "llamesh-guard";
@@ -80,10 +79,10 @@ std::vector<std::string> hosts_in(const std::string& list) {
   return words_of(ask({"scontrol", "show", "hostnames", list}));
 }
 
-/// Returns train::own_job_id(), or throws outside a job.
+/// Returns own_job_id(), or throws outside a job.
 std::string own_id() {
   environment("SLURM_JOB_ID");
-  const auto id = train::own_job_id();
+  const auto id = own_job_id();
   validate(id.has_value(), "SLURM_JOB_ID is {}, which is not a job id",
            excerpt(environment("SLURM_JOB_ID")));
   return *id;
@@ -219,7 +218,7 @@ void SlurmJob::clean_up() const {
   nodes.insert(nodes.end(), silent.begin(), silent.end());  // they may answer in time
   on_each(nodes, [this, &nodes = nodes](std::size_t i) {
     auto words = launch_on(nodes[i]);
-    words.insert(words.end(), {"sh", "-c", clean_up_, "sh", checkpoint::job_name()});
+    words.insert(words.end(), {"sh", "-c", clean_up_, "sh", job_name()});
     ask(words);
   });
 }
@@ -258,9 +257,9 @@ std::vector<std::string> SlurmJob::guard_command(const std::string& node) const 
   command.push_back(std::string("--job-name=") + guard_name);
   for (const auto& word :
        {std::string("sh"), std::string("-c"), std::string(guard_script), std::string("sh"), id_,
-        restarts_, nodes_.front(), clean_up_, checkpoint::job_name()})
+        restarts_, nodes_.front(), clean_up_, job_name()})
     command.push_back(word);
   return command;
 }
 
-}  // namespace llamesh::app
+}  // namespace llamesh
