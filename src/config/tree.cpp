@@ -164,9 +164,9 @@ std::string Node::describe() const {
 }
 
 void validate_utf8(const std::string& value, const std::string& where) {
-  const auto valid = tokenizer::valid_utf8_prefix(value);
+  const auto valid = valid_utf8_prefix(value);
   validate(valid == value.size(), "{}: '{}' is not UTF-8 (byte {}); use a name in UTF-8", where,
-           excerpt(tokenizer::replace_invalid_utf8(value)), valid);
+           excerpt(replace_invalid_utf8(value)), valid);
 }
 
 std::string read_yaml_file(const std::string& path) {

@@ -130,14 +130,15 @@ namespace {
 
 constexpr std::size_t longest_excerpt = 120;
 
-unsigned char byte_at(std::string_view text, std::size_t i) {
+unsigned char byte_or_zero(std::string_view text, std::size_t i) {
   return i < text.size() ? static_cast<unsigned char>(text[i]) : 0;
 }
 
 /// Bytes of the control character that begins at `i`; 0: none does. Marks that turn the direction
 /// of the text around, and separators of lines, are controls to a reader.
 std::size_t control_bytes(std::string_view text, std::size_t i) {
-  const auto first = byte_at(text, i), second = byte_at(text, i + 1), third = byte_at(text, i + 2);
+  const auto first = byte_or_zero(text, i), second = byte_or_zero(text, i + 1),
+             third = byte_or_zero(text, i + 2);
   if (first < 0x20 || first == 0x7f) return 1;
   if (first == 0xc2 && second >= 0x80 && second < 0xa0) return 2;
   if (first == 0xd8 && second == 0x9c) return 2;  // U+061C
@@ -158,7 +159,7 @@ std::string printable(std::string_view text) {
     auto escaped = control_bytes(text, i);
     if (escaped == 0) shown += text[i++];
     for (; escaped > 0; --escaped)
-      fmt::format_to(std::back_inserter(shown), "\\x{:02x}", byte_at(text, i++));
+      fmt::format_to(std::back_inserter(shown), "\\x{:02x}", byte_or_zero(text, i++));
   }
   return shown;
 }

@@ -9,7 +9,7 @@
 
 #include "core/error.hpp"
 
-namespace llamesh::tokenizer {
+namespace llamesh {
 namespace {
 
 unsigned byte_at(std::string_view text, std::size_t i) {
@@ -143,4 +143,4 @@ bool is_white_space(std::uint32_t code) {
          code == 0x202F || code == 0x205F || code == 0x3000;
 }
 
-}  // namespace llamesh::tokenizer
+}  // namespace llamesh

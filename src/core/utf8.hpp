@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace llamesh::tokenizer {
+namespace llamesh {
 
 /// Returns the length (1 to 4) of the character at the start of `text`, or 0 if it is not valid
 /// UTF-8 (RFC 3629: nothing overlong, no surrogates, nothing above U+10FFFF). `text` must not be
@@ -38,4 +38,4 @@ std::string to_nfc(std::string_view text);
 /// Returns true if a code point has the Unicode property White_Space.
 bool is_white_space(std::uint32_t code);
 
-}  // namespace llamesh::tokenizer
+}  // namespace llamesh

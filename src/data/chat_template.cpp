@@ -70,15 +70,15 @@ bool is_assistant(const ChatMessage& message) {
 
 /// Returns true for what Python's str.isspace() accepts.
 bool is_python_space(std::uint32_t code) {
-  return (code >= 0x1C && code <= 0x1F) || tokenizer::is_white_space(code);
+  return (code >= 0x1C && code <= 0x1F) || is_white_space(code);
 }
 
 /// Returns valid UTF-8 without white space at its ends, like Python's str.strip().
 std::string_view strip(std::string_view text) {
   std::size_t begin = text.size(), end = 0;
   for (std::size_t at = 0; at < text.size();) {
-    const std::size_t length = std::max<std::size_t>(tokenizer::utf8_length(text.substr(at)), 1);
-    if (!is_python_space(tokenizer::code_point(text.substr(at, length)))) {
+    const std::size_t length = std::max<std::size_t>(utf8_length(text.substr(at)), 1);
+    if (!is_python_space(code_point(text.substr(at, length)))) {
       begin = std::min(begin, at);
       end = at + length;
     }

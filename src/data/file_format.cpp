@@ -42,10 +42,10 @@ FileHead read_head(const std::string& path) {
 std::optional<std::size_t> first_binary_byte(const FileHead& head) {
   const std::string_view bytes = head.bytes;
   const auto nul = bytes.find('\0');
-  const auto valid = tokenizer::valid_utf8_prefix(bytes);
+  const auto valid = valid_utf8_prefix(bytes);
   if (nul < valid) return nul;
   const auto rest = bytes.substr(valid);
-  const bool cut = !head.is_whole_file && tokenizer::unfinished_utf8(rest) == rest.size();
+  const bool cut = !head.is_whole_file && unfinished_utf8(rest) == rest.size();
   if (rest.empty() || cut) return std::nullopt;
   return valid;
 }
