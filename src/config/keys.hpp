@@ -36,7 +36,7 @@ void shape_keys(Io& io, model::ModelConfig& m) {
   io.key("family", m.family);
   model::for_each_model_key([&]<class T>(const model::ModelKey<T>& key) {
     T& value = m.*key.member;
-    if constexpr (std::is_same_v<T, bool>)
+    if constexpr (std::is_same_v<T, bool> || std::is_same_v<T, std::vector<std::string>>)
       io.key(key.name, value);
     else if constexpr (std::is_same_v<T, std::optional<model::RopeScaling>>)
       io.optional_section(key.name, value, [&](model::RopeScaling& r) { rope_keys(io, r); });

@@ -6,6 +6,7 @@
 
 #include "device/device.hpp"
 #include "model/lora.hpp"
+#include "model/transformer_block.hpp"
 
 namespace llamesh::model {
 
@@ -22,16 +23,19 @@ std::int64_t loss_chunk(const MemoryOptions& memory) {
 }  // namespace
 
 Activations::Activations(const ModelConfig& config, const ParameterTable& table,
-                         const PassShape& pass, const MemoryOptions& memory)
+                         const ModelTraits& traits, const PassShape& pass,
+                         const MemoryOptions& memory)
     : table_(table),
       hidden_(config.hidden_size),
       vocab_(table[table.lm_head.weight].shape[0]),
       memory_(memory),
       last_of_kind_(table.last_of_kind()) {
-  for (std::size_t i = 0; i < table.layers.size(); ++i)
-    blocks.push_back(make_block(config, table, i));
+  const auto make_block = [&](std::size_t i) {
+    return std::make_unique<TransformerBlock>(config, table, traits.layers[i], i);
+  };
+  for (std::size_t i = 0; i < table.layers.size(); ++i) blocks.push_back(make_block(i));
   for (const auto i : last_of_kind_)
-    if (offloads(pass) && i + 1 < blocks.size()) templates_[i] = make_block(config, table, i);
+    if (offloads(pass) && i + 1 < blocks.size()) templates_[i] = make_block(i);
   buffer = device::Buffer(plan_at(nullptr, pass), device::Counted::no);
   plan(pass);
   if (offloads(pass)) offload = std::make_unique<ActivationOffload>(in_turns_);

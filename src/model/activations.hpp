@@ -24,8 +24,8 @@ class Activations {
  public:
   /// Takes memory for passes of `pass`. `table` has the shapes that this rank holds; it is
   /// borrowed.
-  Activations(const ModelConfig& config, const ParameterTable& table, const PassShape& pass,
-              const MemoryOptions& memory);
+  Activations(const ModelConfig& config, const ParameterTable& table, const ModelTraits& traits,
+              const PassShape& pass, const MemoryOptions& memory);
 
   /// Reuses the memory for a pass that needs no more.
   void plan(const PassShape& pass);

@@ -11,27 +11,15 @@ std::optional<WeightModule> optional_norm(const ParameterTable& table, ModuleId 
   return table.weight_module(parent, name);
 }
 
-ops::AttentionShape attention_shape(const BlockContext& ctx, const AttentionHeads& heads,
-                                    std::int64_t window) {
-  return {.batch = ctx.batch,
-          .sequence = ctx.sequence,
-          .heads = heads.q,
-          .kv_heads = heads.kv,
-          .head_dim = heads.dim,
-          .window = window};
-}
-
-/// Rotates q, k, or both, which are neighbors.
-void rotate(const BlockContext& ctx, const Tensor& qk,
-            ops::Rotation rotation = ops::Rotation::forward) {
-  ops::rope(ctx.stream, qk, ctx.cos_sin, ctx.document_starts, ctx.positions, rotation);
-}
-
 }  // namespace
 
 Attention::Attention(const ModelConfig& config, const ParameterTable& table, ModuleId layer,
-                     const LayerNames& names, std::size_t index)
-    : window_(config.window(index)), rotates_(!table.positions), index_(index) {
+                     const LayerTraits& traits, std::size_t index)
+    : window_(traits.window),
+      score_divisor_(traits.score_divisor),
+      rotates_(traits.rope),
+      index_(index) {
+  const auto& names = traits.names;
   const auto attention = table.child(layer, names.attention);
   ids_ = {.attention = attention,
           .q_proj = table.weight_module(attention, names.q_proj),
@@ -87,18 +75,34 @@ Attention::Slices Attention::attended() const {
   return s;
 }
 
+ops::AttentionShape Attention::shape(const BlockContext& ctx) const {
+  ops::AttentionShape shape{.batch = ctx.batch,
+                            .sequence = ctx.sequence,
+                            .heads = heads_.q,
+                            .kv_heads = heads_.kv,
+                            .head_dim = heads_.dim,
+                            .window = window_};
+  if (score_divisor_ > 0) shape.score_divisor = score_divisor_;
+  return shape;
+}
+
 /// `all`: what this rank's queries see, of all ranks.
 ops::AttentionCall Attention::call(const BlockContext& ctx, const KeysValues& all) const {
-  auto shape = attention_shape(ctx, heads_, window_);
-  if (!ctx.cache) shape.positions = ctx.positions;
-  shape.keys = all.keys.rows() / ctx.batch;
-  return {.shape = shape,
+  auto rows = shape(ctx);
+  if (!ctx.cache) rows.positions = ctx.positions;
+  rows.keys = all.keys.rows() / ctx.batch;
+  return {.shape = rows,
           .q = attended().q,
           .k = all.keys,
           .v = all.values,
           .document_starts = ctx.document_starts,
           .out = tensors_.out,
           .log_sum_exp = tensors_.log_sum_exp};
+}
+
+/// Rotates q, k, or both, which are neighbors.
+void Attention::rotate(const BlockContext& ctx, const Tensor& qk, ops::Rotation rotation) const {
+  ops::rope(ctx.stream, qk, ctx.rope[index_], ctx.document_starts, ctx.positions, rotation);
 }
 
 /// Computes q, k and v from x (M, D), and gathers keys and values. If no norm spans both, the
@@ -109,17 +113,17 @@ KeysValues Attention::project(const BlockContext& ctx, const Tensor& x) {
   const KeysValues mine{s.k, s.v};
   if (ctx.context.size() > 1 && !ids_.q_norm) {
     linear(ctx, {ids_.k_proj, ids_.v_proj}, qkv.slice_cols(s.q.cols(), 2 * s.k.cols()), x);
-    if (rotates_) rotate(ctx, s.k);
+    if (rotates_) rotate(ctx, s.k, ops::Rotation::forward);
     return ctx.context.gather(mine, [&] {
       linear(ctx, {ids_.q_proj}, s.q, x);
-      if (rotates_) rotate(ctx, s.q);
+      if (rotates_) rotate(ctx, s.q, ops::Rotation::forward);
     });
   }
   linear(ctx, {ids_.q_proj, ids_.k_proj, ids_.v_proj}, qkv, x);
   if (ids_.q_norm)
     normalize(ctx);
   else if (rotates_)
-    rotate(ctx, qkv.slice_cols(0, s.q.cols() + s.k.cols()));
+    rotate(ctx, qkv.slice_cols(0, s.q.cols() + s.k.cols()), ops::Rotation::forward);
   return ctx.context.gather(mine, [] {});
 }
 
@@ -139,8 +143,8 @@ void Attention::attend(const BlockContext& ctx, const KeysValues& all) {
     ops::copy(ctx.stream, keys.slice_rows(past, ctx.sequence), all.keys);
     ops::copy(ctx.stream, values.slice_rows(past, ctx.sequence), all.values);
     if (past > 0)
-      return ops::cached_attention(ctx.stream, tensors_.out, attended().q, keys, values,
-                                   attention_shape(ctx, heads_, window_), past);
+      return ops::cached_attention(ctx.stream, tensors_.out, attended().q, keys, values, shape(ctx),
+                                   past);
   }
   ops::attention(ctx.stream, call(ctx, all));
 }
@@ -169,15 +173,8 @@ void Attention::normalize(const BlockContext& ctx) {
   const UnshardGuard q_guard(ctx.weights, ids_.q_norm->module, ctx.pass);
   const UnshardGuard k_guard(ctx.weights, ids_.k_norm->module, ctx.pass);
   const auto from = slices(t.qkv), to = attended();
-  const auto norm = [&](Tensor x, const WeightModule& by, Tensor y, Tensor rms) {
-    return ops::RmsNormCall{.x = x,
-                            .w = ctx.weights.parameter(by.weight),
-                            .eps = static_cast<float>(ctx.config.rms_norm_eps),
-                            .y = y,
-                            .inverse_rms = rms};
-  };
-  auto q = norm(from.q, *ids_.q_norm, to.q, t.q_norm_rms);
-  auto k = norm(from.k, *ids_.k_norm, to.k, t.k_norm_rms);
+  auto q = rms_norm_call(ctx, *ids_.q_norm, from.q, to.q, t.q_norm_rms);
+  auto k = rms_norm_call(ctx, *ids_.k_norm, from.k, to.k, t.k_norm_rms);
   if (t.row_sums) {
     const Tensor sums = gathered_sums(ctx, [&](const Tensor& q_sums, const Tensor& k_sums) {
       ops::rms_norm_row_sums(ctx.stream, q, q_sums);
@@ -188,7 +185,7 @@ void Attention::normalize(const BlockContext& ctx) {
   }
   ops::rms_norm(ctx.stream, q);
   ops::rms_norm(ctx.stream, k);
-  if (rotates_) rotate(ctx, t.normed_qk);
+  if (rotates_) rotate(ctx, t.normed_qk, ops::Rotation::forward);
 }
 
 /// Turns d.q and d.k from the gradients of the norms' outputs into those of their inputs.
@@ -197,16 +194,10 @@ void Attention::normalize_backward(const BlockContext& ctx, const Slices& d) {
   const UnshardGuard q_guard(ctx.weights, ids_.q_norm->module, Pass::backward);
   const UnshardGuard k_guard(ctx.weights, ids_.k_norm->module, Pass::backward);
   const auto x = slices(t.qkv);
-  const auto norm = [&](Tensor input, const WeightModule& by, Tensor rms, Tensor gradient) {
-    const auto [dw, accumulate] = ctx.weights.gradient(by.weight);
-    return ops::RmsNormBackwardCall{.x = input,
-                                    .w = ctx.weights.parameter(by.weight),
-                                    .inverse_rms = rms,
-                                    .dy = gradient,
-                                    .dx = gradient,
-                                    .accumulate_dx = Accumulate::no,
-                                    .dw = dw,
-                                    .accumulate_dw = accumulate};
+  const auto norm = [&](const Tensor& input, const WeightModule& by, const Tensor& rms,
+                        const Tensor& gradient) {
+    return rms_norm_backward_call(ctx, by, {.x = input, .dy = gradient, .dx = gradient}, rms,
+                                  Accumulate::no);
   };
   auto q = norm(x.q, *ids_.q_norm, t.q_norm_rms, d.q);
   auto k = norm(x.k, *ids_.k_norm, t.k_norm_rms, d.k);
@@ -242,7 +233,7 @@ void Attention::attend_backward(const BlockContext& ctx, const WholeAndMine& dy)
                            .dk = d_all.keys,
                            .dv = d_all.values,
                            .delta = t.d_softmax,
-                           .cos_sin = fuses_rotation ? ctx.cos_sin : Tensor()});
+                           .cos_sin = fuses_rotation ? ctx.rope[index_] : Tensor()});
   ctx.context.reduce({d.k, d.v}, [&] { o_proj.weights(dy.whole, t.out); });
   if (rotates_ && !fuses_rotation)
     rotate(ctx, t.d_qkv.slice_cols(0, d.q.cols() + d.k.cols()), ops::Rotation::backward);

@@ -17,12 +17,12 @@ struct AttentionHeads {
 };
 
 /// A layer's self-attention: o(attention(q, k, v)) with q, k, v = qkv(x). Queries and keys are
-/// normalized if the table has q_norm and k_norm, and rotated unless positions are learned.
+/// normalized if the table has q_norm and k_norm, and rotated if the layer has a Rope.
 class Attention {
  public:
   /// `table` has the shapes that this rank holds.
   Attention(const ModelConfig& config, const ParameterTable& table, ModuleId layer,
-            const LayerNames& names, std::size_t index);
+            const LayerTraits& traits, std::size_t index);
 
   struct Tensors {
     // Kept from the forward to the backward pass.
@@ -67,7 +67,9 @@ class Attention {
   };
   Slices slices(const Tensor& qkv) const;
   Slices attended() const;
+  void rotate(const BlockContext& ctx, const Tensor& qk, ops::Rotation rotation) const;
   KeysValues project(const BlockContext& ctx, const Tensor& x);
+  ops::AttentionShape shape(const BlockContext& ctx) const;
   ops::AttentionCall call(const BlockContext& ctx, const KeysValues& all) const;
   template <class SumUp>
   Tensor gathered_sums(const BlockContext& ctx, SumUp sum_up) const;
@@ -79,6 +81,7 @@ class Attention {
   Modules ids_;
   AttentionHeads heads_;
   std::int64_t window_;
+  float score_divisor_;
   bool rotates_;
   bool norms_projections_;  ///< q_norm and k_norm span all heads, of all tensor ranks
   std::size_t index_;

@@ -3,8 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
-#include <memory>
-#include <string_view>
 #include <vector>
 
 #include "core/tensor.hpp"
@@ -14,7 +12,9 @@
 #include "model/expert_parallel.hpp"
 #include "model/memory_options.hpp"
 #include "model/model_config.hpp"
+#include "model/rope_table.hpp"
 #include "model/tensor_parallel.hpp"
+#include "model/traits.hpp"
 #include "model/weights.hpp"
 
 /// B batch, T sequence, M = B T tokens, D hidden, (M', D') this rank's part of the residual stream
@@ -53,12 +53,13 @@ struct BlockContext {
   ExpertParallel& experts;
   ContextParallel& context;
   const ModelConfig& config;
+  const ModelTraits& traits;
   Pass pass;              ///< in forward functions: evaluate, forward or recompute
   std::int64_t batch;     ///< B
   std::int64_t sequence;  ///< T
   ops::RowPositions positions = {sequence};  ///< of the tokens in a row
-  Tensor cos_sin;          ///< (P, E) fp32 for P positions; empty if positions are learned
-  Tensor document_starts;  ///< (B, T) int32, or empty
+  const RopeTables& rope;                    ///< by layer, for all positions
+  Tensor document_starts;                    ///< (B, T) int32, or empty
   /// (M', D') attention or MLP output that is added to the residual stream; also gradients with
   /// respect to norm outputs.
   Tensor delta;
@@ -90,22 +91,6 @@ struct PassShape {
   bool has_backward() const { return purpose == Purpose::train; }
 };
 
-/// A family's names for the modules of its layers. An empty name stands for a module that it does
-/// not have.
-struct LayerNames {
-  std::string_view attention = "self_attn";
-  std::string_view q_proj = "q_proj", k_proj = "k_proj", v_proj = "v_proj", o_proj = "o_proj";
-  std::string_view mlp = "mlp";
-  std::string_view gate_proj = "gate_proj";  ///< without it, the activation is gelu_new
-  std::string_view up_proj = "up_proj", down_proj = "down_proj";
-  /// With a router, the MLP is one of experts, whose stacked matrices have the names above.
-  std::string_view router = {}, experts = {};
-  std::string_view norm_before_attention = "input_layernorm";
-  std::string_view norm_after_attention = {};
-  std::string_view norm_before_mlp = "post_attention_layernorm";
-  std::string_view norm_after_mlp = {};
-};
-
 /// A decoder layer, with what it keeps between forward and backward pass. The model's passes
 /// (causal_lm.cpp, decoder.cpp) and activation planning know layers only through this interface.
 class Block {
@@ -128,10 +113,5 @@ class Block {
   /// writes its weight gradients. Call once after a forward pass.
   virtual void backward(const BlockContext& ctx) = 0;
 };
-
-/// Makes layer `index` of the config's family. `table` has the shapes that this rank holds
-/// (sharding::local_table()); both are borrowed.
-std::unique_ptr<Block> make_block(const ModelConfig& config, const ParameterTable& table,
-                                  std::size_t index);
 
 }  // namespace llamesh::model

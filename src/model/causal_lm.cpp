@@ -7,7 +7,6 @@
 
 #include "device/memory_meter.hpp"
 #include "model/layers.hpp"
-#include "model/rope_table.hpp"
 #include "ops/ops.hpp"
 
 // B batch, T sequence, M = B T tokens, D hidden, E head dim, V vocabulary
@@ -25,12 +24,12 @@ CausalLM::CausalLM(const ModelConfig& config, const ParameterTable& table, std::
       table_(table),
       batch_(batch),
       sequence_(sequence),
-      activations_(config_, table,
+      traits_(traits_of(config_)),
+      activations_(config_, table, traits_,
                    {batch, sequence, tensor.residual({batch * sequence, config.hidden_size}),
                     tensor.size(), dtype, purpose, experts.size()},
                    memory),
-      rope_(table.positions ? device::Buffer()
-                            : upload_rope_table(stream_, config, context.size() * sequence)),
+      rope_(stream_, config_, traits_, context.size() * sequence),
       balance_(config_, table, batch * sequence, std::move(data), tensor.rank() == 0) {
   check_positions(config, context.size() * sequence);
 }
@@ -42,13 +41,12 @@ BlockContext CausalLM::context(Weights& weights, const Batch& batch, Pass pass) 
           .experts = experts_,
           .context = context_,
           .config = config_,
+          .traits = traits_,
           .pass = pass,
           .batch = batch_,
           .sequence = sequence_,
           .positions = context_.positions(sequence_),
-          .cos_sin = table_.positions ? Tensor()
-                                      : rope_.tensor(DType::f32, {context_.size() * sequence_,
-                                                                  config_.head_dim}),
+          .rope = rope_,
           .document_starts = batch.document_starts,
           .delta = activations_.delta,
           .d_residual = activations_.d_residual,

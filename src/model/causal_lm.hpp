@@ -1,7 +1,6 @@
 #pragma once
 
 #include "core/tensor.hpp"
-#include "device/buffer.hpp"
 #include "device/stream.hpp"
 #include "model/activations.hpp"
 #include "model/block.hpp"
@@ -92,8 +91,9 @@ class CausalLM {
   std::int64_t batch_;
   std::int64_t sequence_;
   device::Stream& stream_ = device::compute_stream();
+  ModelTraits traits_;
   Activations activations_;
-  device::Buffer rope_;
+  RopeTables rope_;
   LossSum losses_;
   RouterBalance balance_;
 };

@@ -74,6 +74,15 @@ std::vector<std::int64_t> ConfigKeys::integers(const char* key) const {
   return value->get<std::vector<std::int64_t>>();
 }
 
+std::vector<std::string> ConfigKeys::texts(const char* key) const {
+  const auto* value = find(key);
+  if (value == nullptr) return {};
+  const auto is_text = [](const Json& item) { return item.is_string(); };
+  validate(value->is_array() && std::ranges::all_of(*value, is_text),
+           "{}: {}: expected a list of strings, got {}", name_, key, shown(key));
+  return value->get<std::vector<std::string>>();
+}
+
 bool ConfigKeys::flag(const char* key, bool otherwise) const {
   const auto* value = find(key);
   validate(value == nullptr || value->is_boolean(), "{}: {}: expected true or false, got {}", name_,

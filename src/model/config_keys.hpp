@@ -46,6 +46,8 @@ class ConfigKeys {
   double number_from_0(const char* key, double otherwise) const;
   /// Returns a list of integers, of which any may be out of range; an absent key is empty.
   std::vector<std::int64_t> integers(const char* key) const;
+  /// Returns a list of strings; an absent key is empty.
+  std::vector<std::string> texts(const char* key) const;
   /// Returns true or false, or `otherwise` if the key is absent.
   bool flag(const char* key, bool otherwise = false) const;
   /// Returns a string; an absent key is empty.

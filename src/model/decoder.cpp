@@ -6,7 +6,6 @@
 #include "device/memory_meter.hpp"
 #include "model/block.hpp"
 #include "model/layers.hpp"
-#include "model/rope_table.hpp"
 #include "ops/ops.hpp"
 
 // D hidden, K kv heads, E head dim, V vocabulary
@@ -21,8 +20,9 @@ Decoder::Decoder(const ModelConfig& config, const ParameterTable& table, Weights
       positions_(positions),
       chunk_(std::min(positions, largest_chunk)),
       dtype_(dtype),
-      activations_(config_, table, shape(chunk_), {}),
-      rope_(table.positions ? device::Buffer() : upload_rope_table(stream_, config, positions)),
+      traits_(traits_of(config_)),
+      activations_(config_, table, traits_, shape(chunk_), {}),
+      rope_(stream_, config_, traits_, positions),
       logits_on_host_(
           static_cast<std::size_t>(tensor.size() * table[table.lm_head.weight].shape[0])) {
   check_positions(config, positions);
@@ -87,19 +87,18 @@ void Decoder::pass(std::span<const std::int32_t> tokens) {
   // The view is read-only.
   const Tensor ids = ids_.to_device(
       stream_, Tensor(const_cast<std::int32_t*>(tokens.data()), DType::i32, {count}));
-  const Tensor cos_sin =
-      table_.positions ? Tensor() : rope_.tensor(DType::f32, {positions_, config_.head_dim});
   const BlockContext ctx{.stream = stream_,
                          .weights = weights_,
                          .tensor = tensor_,
                          .experts = one_rank_of_experts(),
                          .context = whole_sequences(),
                          .config = config_,
+                         .traits = traits_,
                          .pass = Pass::evaluate,
                          .batch = 1,
                          .sequence = count,
                          .positions = {count, position()},
-                         .cos_sin = cos_sin,
+                         .rope = rope_,
                          .document_starts = {},
                          .delta = activations_.delta,
                          .d_residual = {},

@@ -48,12 +48,14 @@ class Decoder {
   std::int64_t chunk_;  ///< maximum tokens per pass
   DType dtype_;
   device::Stream& stream_ = device::compute_stream();
+  const ModelTraits traits_;
   Activations activations_;
   KvCache cache_;
   Tensor last_;        ///< (1, D) normed hidden state for the last token
   Tensor logits_;      ///< (1, this rank's V) fp32
   Tensor all_logits_;  ///< (1, V) fp32, V with padding
-  device::Buffer cache_buffer_, outputs_, rope_;
+  device::Buffer cache_buffer_, outputs_;
+  RopeTables rope_;
   device::Staging ids_;
   std::vector<float> logits_on_host_;
 };

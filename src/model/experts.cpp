@@ -15,21 +15,23 @@ std::shared_ptr<GrowingMemory> new_memory() {
 
 std::unique_ptr<FeedForward> make_feed_forward(const ModelConfig& config,
                                                const ParameterTable& table, ModuleId layer,
-                                               const LayerNames& names) {
+                                               const LayerTraits& traits) {
+  const auto& names = traits.names;
   const auto mlp = table.child(layer, names.mlp);
   if (names.router.empty() || !table.find_child(mlp, names.router))
-    return std::make_unique<Mlp>(table, layer, names);
-  return std::make_unique<Experts>(config, table, layer, names);
+    return std::make_unique<Mlp>(table, layer, traits);
+  return std::make_unique<Experts>(config, table, layer, traits);
 }
 
 Experts::Experts(const ModelConfig& config, const ParameterTable& table, ModuleId layer,
-                 const LayerNames& names)
-    : moe_(table.child(layer, names.mlp)),
-      experts_(table.child(moe_, names.experts)),
-      router_(config, table, moe_, names.router),
+                 const LayerTraits& traits)
+    : moe_(table.child(layer, traits.names.mlp)),
+      experts_(table.child(moe_, traits.names.experts)),
+      router_(config, table, moe_, traits.names.router),
       gate_proj_(table[experts_].parameters[0]),
       up_proj_(table[experts_].parameters[1]),
       down_proj_(table[experts_].parameters[2]),
+      activation_(traits.activation),
       intermediate_(table[gate_proj_].shape[1]),
       hidden_(config.hidden_size) {}
 
@@ -135,7 +137,7 @@ void Experts::forward(const BlockContext& ctx, Tensor x, Tensor y) {
   route(ctx, tokens);
   const UnshardGuard experts(ctx.weights, experts_, ctx.pass);
   gate_and_up(ctx, tokens);
-  ops::swiglu(ctx.stream, t.activated, t.up);
+  ops::activate(ctx.stream, t.activated, t.up, activation_);
   ops::grouped_linear(ctx.stream, t.rows, t.activated, ctx.weights.parameter(down_proj_),
                       rows_->starts, Accumulate::no);
   ops::combine_tokens(ctx.stream, ctx.tensor.partial(y), ctx.experts.collect(*rows_, t.rows),
@@ -161,7 +163,7 @@ void Experts::down_backward(const BlockContext& ctx, Tensor dy) {
                                      ctx.weights.parameter(down_proj_), rows_->starts,
                                      Accumulate::no);
   const Tensor again = keeps_activated_ ? Tensor() : t.activated;
-  ops::swiglu_backward(ctx.stream, t.up, again, t.d_activated, t.up);
+  ops::activate_backward(ctx.stream, t.up, again, t.d_activated, t.up, activation_);
   ops::weigh_rows_backward(ctx.stream, {.weights = t.weights,
                                         .dweights = t.dweights,
                                         .activated = t.activated,

@@ -11,12 +11,12 @@
 namespace llamesh::model {
 
 /// A layer's mixture of experts (Shazeer et al. 2017): y = the sum over the experts e that the
-/// router chooses for x of weight_e down_e(silu(gate_e(x)) * up_e(x)). No token is dropped.
+/// router chooses for x of weight_e down_e(f(gate_e(x)) * up_e(x)). No token is dropped.
 class Experts final : public FeedForward {
  public:
   /// `table` has the shapes that this rank holds.
   Experts(const ModelConfig& config, const ParameterTable& table, ModuleId layer,
-          const LayerNames& names);
+          const LayerTraits& traits);
 
   /// Tensors with a row for each of R rows, by expert.
   struct Tensors {
@@ -55,7 +55,8 @@ class Experts final : public FeedForward {
   ModuleId moe_, experts_;
   Router router_;
   ParameterId gate_proj_, up_proj_, down_proj_;  ///< (N', F, D), (N', F, D), (N', D, F)
-  std::int64_t intermediate_, hidden_;           ///< F, D
+  ops::Activation activation_;
+  std::int64_t intermediate_, hidden_;  ///< F, D
   DType dtype_ = DType::f32;
   bool exchanges_ = false;  ///< R is known only within a pass
   bool has_backward_ = false;

@@ -2,16 +2,15 @@
 
 #include <nlohmann/json.hpp>
 
-#include <memory>
 #include <span>
 #include <string_view>
 
-#include "model/block.hpp"
 #include "model/config_keys.hpp"
 #include "model/key_list.hpp"
 #include "model/model_config.hpp"
 #include "model/parameters.hpp"
 #include "model/state_dict.hpp"
+#include "model/traits.hpp"
 
 namespace llamesh::model {
 
@@ -38,9 +37,8 @@ struct Family {
   void (*check)(const ModelConfig& config);
   /// Returns the table of a resolved config. Pure.
   ParameterTable (*make_table)(const ModelConfig& config);
-  /// Makes layer `index`. `table` has the shapes that this rank holds; both are borrowed.
-  std::unique_ptr<Block> (*make_block)(const ModelConfig& config, const ParameterTable& table,
-                                       std::size_t index);
+  /// Returns what the layers compute beyond their parameters. Pure.
+  ModelTraits (*traits)(const ModelConfig& config);
   /// Returns how the family's folders store the parameters of a whole table. Pure.
   StateDict (*state_dict)(const ParameterTable& table) = plain_state_dict;
 };

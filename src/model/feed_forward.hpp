@@ -30,6 +30,6 @@ class FeedForward {
 /// this rank holds.
 std::unique_ptr<FeedForward> make_feed_forward(const ModelConfig& config,
                                                const ParameterTable& table, ModuleId layer,
-                                               const LayerNames& names);
+                                               const LayerTraits& traits);
 
 }  // namespace llamesh::model

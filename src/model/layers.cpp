@@ -45,22 +45,44 @@ NormStatistics plan_statistics(ArenaAllocator& plan, const WeightModule& norm, s
   return statistics;
 }
 
+ops::RmsNormCall rms_norm_call(const BlockContext& ctx, const WeightModule& norm, Tensor x,
+                               Tensor y, Tensor inverse_rms) {
+  return {.x = x,
+          .w = ctx.weights.parameter(norm.weight),
+          .offset = ctx.traits.norm_offset,
+          .eps = static_cast<float>(ctx.config.rms_norm_eps),
+          .y = y,
+          .inverse_rms = inverse_rms};
+}
+
+ops::RmsNormBackwardCall rms_norm_backward_call(const BlockContext& ctx, const WeightModule& norm,
+                                                const NormGradients& gradients, Tensor inverse_rms,
+                                                Accumulate accumulate_dx) {
+  const auto [dw, accumulate_dw] = ctx.weights.gradient(norm.weight);
+  return {.x = gradients.x,
+          .w = ctx.weights.parameter(norm.weight),
+          .offset = ctx.traits.norm_offset,
+          .inverse_rms = inverse_rms,
+          .dy = gradients.dy,
+          .dx = gradients.dx,
+          .accumulate_dx = accumulate_dx,
+          .dw = dw,
+          .accumulate_dw = accumulate_dw};
+}
+
 void norm(const BlockContext& ctx, const WeightModule& norm, const Residual& in, Tensor sum,
           Tensor y, const NormStatistics& statistics) {
-  const Tensor w = ctx.weights.parameter(norm.weight);
   if (!in.delta) sum = {};
-  if (!norm.bias)
-    return rms_norm(ctx, {.x = in.x,
-                          .delta = in.delta,
-                          .sum = sum,
-                          .w = w,
-                          .eps = static_cast<float>(ctx.config.rms_norm_eps),
-                          .y = y,
-                          .inverse_rms = statistics.inverse});
+  if (!norm.bias) {
+    auto call = rms_norm_call(ctx, norm, in.x, y, statistics.inverse);
+    call.delta = in.delta;
+    call.sum = sum;
+    return rms_norm(ctx, call);
+  }
   ops::layer_norm(ctx.stream, {.x = in.x,
                                .delta = in.delta,
                                .sum = sum,
-                               .w = w,
+                               .w = ctx.weights.parameter(norm.weight),
                                .b = ctx.weights.parameter(*norm.bias),
                                .eps = static_cast<float>(ctx.config.layer_norm_epsilon),
                                .y = y,
@@ -71,20 +93,13 @@ void norm(const BlockContext& ctx, const WeightModule& norm, const Residual& in,
 void norm_backward(const BlockContext& ctx, const WeightModule& norm,
                    const NormGradients& gradients, const NormStatistics& statistics,
                    Accumulate accumulate_dx) {
-  const Tensor w = ctx.weights.parameter(norm.weight);
-  const auto [dw, accumulate_dw] = ctx.weights.gradient(norm.weight);
   if (!norm.bias)
-    return rms_norm_backward(ctx, {.x = gradients.x,
-                                   .w = w,
-                                   .inverse_rms = statistics.inverse,
-                                   .dy = gradients.dy,
-                                   .dx = gradients.dx,
-                                   .accumulate_dx = accumulate_dx,
-                                   .dw = dw,
-                                   .accumulate_dw = accumulate_dw});
+    return rms_norm_backward(
+        ctx, rms_norm_backward_call(ctx, norm, gradients, statistics.inverse, accumulate_dx));
+  const auto [dw, accumulate_dw] = ctx.weights.gradient(norm.weight);
   const auto [db, accumulate_db] = ctx.weights.gradient(*norm.bias);
   ops::layer_norm_backward(ctx.stream, {.x = gradients.x,
-                                        .w = w,
+                                        .w = ctx.weights.parameter(norm.weight),
                                         .mean = statistics.mean,
                                         .inverse_std = statistics.inverse,
                                         .dy = gradients.dy,
@@ -117,10 +132,17 @@ void add_positions(const BlockContext& ctx, const WeightModule& positions, const
   ops::embedding(ctx.stream, sum, ids, ctx.weights.parameter(positions.weight), 0, Accumulate::yes);
 }
 
+/// x *= the factor on embeddings, or their gradient *= it.
+void scale_embeddings(const BlockContext& ctx, const Tensor& x) {
+  const float factor = ctx.traits.embedding_scale;
+  if (factor == 1) return;
+  ops::scale(ctx.stream, x, x.dtype() == DType::bf16 ? static_cast<float>(bf16(factor)) : factor);
+}
+
 /// out (M', D') in the residual stream = table rows for the tokens. The table is whole, or this
 /// rank has some of its rows (a vocabulary part) or its residual stream columns.
-void embed(const BlockContext& ctx, const ParameterTable& table, const Activations& a,
-           const Tensor& out, const Tensor& tokens) {
+void look_up(const BlockContext& ctx, const ParameterTable& table, const Activations& a,
+             const Tensor& out, const Tensor& tokens) {
   const UnshardGuard guard(ctx.weights, table.embed_tokens.module, ctx.pass);
   const Tensor w = ctx.weights.parameter(table.embed_tokens.weight);
   if (has_its_columns(ctx, w, out))
@@ -136,6 +158,7 @@ void embed(const BlockContext& ctx, const ParameterTable& table, const Activatio
 
 void embed_backward(const BlockContext& ctx, const ParameterTable& table, const Activations& a,
                     const Tensor& tokens) {
+  scale_embeddings(ctx, ctx.d_residual);
   const UnshardGuard guard(ctx.weights, table.embed_tokens.module, Pass::backward);
   const Tensor w = ctx.weights.parameter(table.embed_tokens.weight);
   const bool own_columns = has_its_columns(ctx, w, ctx.d_residual);
@@ -157,7 +180,8 @@ Residual forward(const BlockContext& ctx, const ParameterTable& table, const Act
   BlockContext frozen = ctx;  // below the lowest trained parameter no backward pass follows
   if (ctx.pass == Pass::forward) frozen.pass = Pass::evaluate;
   Residual hidden{a.blocks.front()->input(), {}};
-  embed(table.backward_end() == table.root ? ctx : frozen, table, a, hidden.x, tokens);
+  look_up(table.backward_end() == table.root ? ctx : frozen, table, a, hidden.x, tokens);
+  scale_embeddings(ctx, hidden.x);
   for (std::size_t i = 0; i < a.blocks.size(); ++i) {
     const auto& of_layer = table.has_backward(i) ? ctx : frozen;
     if (a.offload) a.offload->before_forward(ctx.stream, i);

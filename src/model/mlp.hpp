@@ -9,12 +9,11 @@
 /// M tokens, (M', D') this rank's part of the residual stream, F intermediate per rank.
 namespace llamesh::model {
 
-/// A layer's feed-forward network: down(silu(gate(x)) * up(x)), or without a gate
-/// down(gelu_new(up(x))).
+/// A layer's feed-forward network: down(f(gate(x)) * up(x)), or without a gate down(f(up(x))).
 class Mlp final : public FeedForward {
  public:
   /// `table` has the shapes that this rank holds.
-  Mlp(const ParameterTable& table, ModuleId layer, const LayerNames& names);
+  Mlp(const ParameterTable& table, ModuleId layer, const LayerTraits& traits);
 
   struct Tensors {
     // Kept from the forward to the backward pass.
@@ -43,9 +42,9 @@ class Mlp final : public FeedForward {
     WeightModule up_proj, down_proj;
   };
   std::vector<WeightModule> inputs() const;
-  void activate_backward(const BlockContext& ctx);
 
   Modules ids_;
+  ops::Activation activation_;
   std::int64_t intermediate_;  ///< F
   bool keeps_activated_ = false;
   Tensors tensors_;

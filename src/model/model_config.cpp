@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "core/error.hpp"
+#include "core/text.hpp"
 #include "model/family.hpp"
 #include "model/parameters.hpp"
 
@@ -36,6 +37,18 @@ void check_ranges(const ModelConfig& c) {
       validate(key.range.contains(static_cast<double>(c.*key.member)),
                "model.{} is {}; allowed: {}", key.name, c.*key.member, key.range.describe());
   });
+}
+
+/// Gives each layer its type, if the config has types.
+void resolve_layer_types(ModelConfig& c) {
+  const auto count = static_cast<std::size_t>(c.num_hidden_layers), given = c.layer_types.size();
+  if (given == 0) return;
+  validate(given <= count, "model.layer_types has {} types; the model has {} layers", given, count);
+  for (const auto& type : c.layer_types)
+    validate(type == sliding_attention || type == full_attention,
+             "model.layer_types has '{}'; known: {}, {}", excerpt(type), sliding_attention,
+             full_attention);
+  for (auto i = given; i < count; ++i) c.layer_types.push_back(c.layer_types[i - given]);
 }
 
 /// Description of the keys that differ between two configs.
@@ -99,6 +112,7 @@ ModelConfig ModelConfig::resolved() const {
     validate(layer >= 0 && layer < num_hidden_layers,
              "model.mlp_only_layers has layer {}; the model has layers 0 to {}", layer,
              num_hidden_layers - 1);
+  resolve_layer_types(c);
   if (c.rope_scaling && c.rope_scaling->rope_type == RopeType::llama3) {
     auto& s = *c.rope_scaling;
     if (s.factor == 0) s.factor = 8;

@@ -64,6 +64,10 @@ struct Lora {
   double scaling() const;
 };
 
+/// Words in layer_types.
+inline constexpr std::string_view sliding_attention = "sliding_attention";
+inline constexpr std::string_view full_attention = "full_attention";
+
 /// Model dimensions, named as in Hugging Face's config.json. A new member needs a row in model_keys
 /// and a place in the lists of the families that take it (Family::keys).
 struct ModelConfig {
@@ -91,6 +95,9 @@ struct ModelConfig {
   double router_z_loss_coef = 0;        ///< of the z-loss; not in config.json
   std::int64_t sliding_window = 0;      ///< keys that a query sees at most, itself included; 0: all
   std::int64_t max_window_layers = 0;   ///< first layer with a sliding window
+  /// Each layer's type, sliding_attention or full_attention; a shorter list repeats. Empty: by
+  /// max_window_layers.
+  std::vector<std::string> layer_types;
   bool tie_word_embeddings = false;
   bool attention_bias = false;  ///< on q, k, v and o
   bool mlp_bias = false;        ///< on gate, up and down
@@ -123,7 +130,10 @@ struct ModelConfig {
   }
   /// Returns a layer's sliding window; 0: none.
   std::int64_t window(std::size_t layer) const {
-    return std::cmp_less(layer, max_window_layers) ? 0 : sliding_window;
+    const bool slides = layer_types.empty()
+                            ? std::cmp_greater_equal(layer, max_window_layers)
+                            : layer_types[layer % layer_types.size()] == sliding_attention;
+    return slides ? sliding_window : 0;
   }
 };
 
@@ -207,6 +217,7 @@ inline constexpr auto model_keys = [] {
       ModelKey{"sliding_window", &C::sliding_window, length_or_0, allowed, special, later},
       ModelKey{"max_window_layers", &C::max_window_layers, from_to(0, max_layers), allowed, special,
                later},
+      ModelKey{"layer_types", &C::layer_types, any, allowed, special, later},
       ModelKey{"tie_word_embeddings", &C::tie_word_embeddings, any, reshapes, optional},
       ModelKey{"attention_bias", &C::attention_bias, any, reshapes, optional, later},
       ModelKey{"mlp_bias", &C::mlp_bias, any, reshapes, optional, later},

@@ -4,25 +4,36 @@
 #include <span>
 #include <vector>
 
+#include "core/tensor.hpp"
 #include "device/buffer.hpp"
 #include "device/stream.hpp"
-#include "model/model_config.hpp"
+#include "model/traits.hpp"
 
+/// E is the head dim, P a number of positions.
 namespace llamesh::model {
 
-/// Returns the E/2 rotary frequencies theta^(-2i/E), in radians per position. With rope_scaling,
-/// long wavelengths are stretched by `factor`, and those between two bounds are blended (Hugging
-/// Face's modeling_rope_utils.py).
-std::vector<double> rope_frequencies(const ModelConfig& config);
+/// Returns the E/2 rotary frequencies theta^(-2i/E), in radians per position. With scaling, long
+/// wavelengths are stretched by `factor`, and those between two bounds are blended (Hugging Face's
+/// modeling_rope_utils.py).
+std::vector<double> rope_frequencies(const Rope& rope, std::int64_t head_dim);
 
 /// Returns the factor on all rotated queries and keys, yarn's attention_factor.
-double rope_magnitude(const ModelConfig& config);
+double rope_magnitude(const Rope& rope);
 
-/// out (T, E) fp32: per position E/2 cosines, then E/2 sines, times rope_magnitude().
-void rope_table(const ModelConfig& config, std::int64_t sequence, std::span<float> out);
+/// out (P, E) fp32: per position E/2 cosines, then E/2 sines, times rope_magnitude().
+void rope_table(const Rope& rope, std::int64_t head_dim, std::span<float> out);
 
-/// Returns the table in device memory.
-device::Buffer upload_rope_table(device::Stream& stream, const ModelConfig& config,
-                                 std::int64_t sequence);
+/// The tables of a model's layers in device memory, one for each different Rope.
+class RopeTables {
+ public:
+  RopeTables(device::Stream& stream, const ModelConfig& config, const ModelTraits& traits,
+             std::int64_t positions);
+  /// Returns the layer's table (P, E), or an empty tensor if it does not rotate.
+  Tensor operator[](std::size_t layer) const { return by_layer_[layer]; }
+
+ private:
+  std::vector<device::Buffer> buffers_;
+  std::vector<Tensor> by_layer_;
+};
 
 }  // namespace llamesh::model

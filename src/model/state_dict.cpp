@@ -1,5 +1,7 @@
 #include "model/state_dict.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace llamesh::model {
@@ -30,15 +32,48 @@ void visit_columns(const StoredPart& part, const Shape& shape, const BoxRange& r
 
 }  // namespace
 
-StateDict plain_state_dict(const ParameterTable& table) {
-  StateDict dict;
-  for (std::size_t i = 0; i < table.parameters.size(); ++i) {
-    const auto& parameter = table.parameters[i];
-    const auto whole = Box::whole(parameter.shape);
-    dict.push_back(
-        {parameter.name, parameter.shape, {{whole, static_cast<ParameterId>(i), whole}}});
+void StateDictBuilder::plain(ParameterId id) {
+  const auto& p = table_[id];
+  const auto whole = Box::whole(p.shape);
+  dict_.push_back({p.name, p.shape, {{whole, id, whole}}});
+}
+
+void StateDictBuilder::transposed(ParameterId id) {
+  const auto& p = table_[id];
+  const Shape stored{p.shape[1], p.shape[0]};
+  dict_.push_back({p.name, stored, {{Box::whole(stored), id, Box::whole(p.shape), true}}});
+}
+
+void StateDictBuilder::fused(const std::string& name, ParameterId id, bool transposed) {
+  const auto& p = table_[id];
+  auto shape = p.shape;
+  if (transposed) std::ranges::reverse(shape);
+  const std::size_t dim = transposed ? shape.size() - 1 : 0;
+  auto found = std::ranges::find(dict_, name, &StateDictTensor::name);
+  if (found == dict_.end()) {
+    found = dict_.insert(found, {name, shape, {}});
+    found->shape[dim] = 0;
   }
-  return dict;
+  Box in_tensor = Box::whole(shape);
+  in_tensor.begin[dim] = found->shape[dim];
+  found->parts.push_back({in_tensor, id, Box::whole(p.shape), transposed});
+  found->shape[dim] += shape[dim];
+}
+
+void StateDictBuilder::unstacked(ParameterId id) {
+  const auto& p = table_[id];
+  const auto& module = table_[p.module].name;
+  const Shape matrix{p.shape[1], p.shape[2]};
+  for (std::int64_t i = 0; i < p.shape[0]; ++i)
+    dict_.push_back({fmt::format("{}.{}{}.weight", module, i, p.name.substr(module.size())),
+                     matrix,
+                     {{Box::whole(matrix), id, Box{{i, 0, 0}, {1, matrix[0], matrix[1]}}}}});
+}
+
+StateDict plain_state_dict(const ParameterTable& table) {
+  StateDictBuilder dict(table);
+  for (std::size_t i = 0; i < table.parameters.size(); ++i) dict.plain(static_cast<ParameterId>(i));
+  return dict.take();
 }
 
 void for_each_stored(const StoredPart& part, const Shape& shape, const BoxRange& range,

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/box.hpp"
@@ -30,6 +31,28 @@ struct StateDictTensor {
 /// an export writes them. It expresses renamed, transposed, fused (several parts of one tensor) and
 /// stacked tensors (several parts of one parameter).
 using StateDict = std::vector<StateDictTensor>;
+
+/// Builds a StateDict, parameter by parameter.
+class StateDictBuilder {
+ public:
+  /// `table` is borrowed.
+  explicit StateDictBuilder(const ParameterTable& table) : table_(table) {}
+
+  /// Stores a parameter by its name, as it is.
+  void plain(ParameterId id);
+  /// Stores a matrix by its name, transposed.
+  void transposed(ParameterId id);
+  /// Stores a matrix or vector behind the parts of the tensor `name` so far: in further rows, or if
+  /// it is `transposed`, in further columns.
+  void fused(const std::string& name, ParameterId id, bool transposed);
+  /// Stores each of the matrices stacked in a parameter MODULE.NAME as MODULE.number.NAME.weight.
+  void unstacked(ParameterId id);
+  StateDict take() { return std::move(dict_); }
+
+ private:
+  const ParameterTable& table_;
+  StateDict dict_;
+};
 
 /// Returns the dict of a folder that has each parameter by its name in the table, as it is.
 StateDict plain_state_dict(const ParameterTable& table);

@@ -4,7 +4,7 @@
 
 namespace llamesh::model {
 
-TableBuilder::TableBuilder() {
+TableBuilder::TableBuilder(Initial norm_weight) : norm_weight_(norm_weight) {
   table_.root = module("", ModuleId{0});
 }
 
@@ -38,7 +38,7 @@ void TableBuilder::bias(const WeightModule& linear) {
 WeightModule TableBuilder::norm(ModuleId parent, std::string_view name, std::int64_t size,
                                 Role role, Blocks blocks) {
   const auto m = child(parent, name);
-  return {m, parameter(m, "weight", {size}, Initial::ones, role, blocks)};
+  return {m, parameter(m, "weight", {size}, norm_weight_, role, blocks)};
 }
 
 WeightModule TableBuilder::layer_norm(ModuleId parent, std::string_view name, std::int64_t size) {

@@ -11,7 +11,8 @@ namespace llamesh::model {
 /// them, and parameters that are used together one after the other.
 class TableBuilder {
  public:
-  TableBuilder();
+  /// `norm_weight`: initial value of RMSNorms' weights.
+  explicit TableBuilder(Initial norm_weight = Initial::ones);
 
   ModuleId root() const { return table_.root; }
   /// Adds a child module; the root's children have no prefix.
@@ -23,7 +24,7 @@ class TableBuilder {
                       Initial initial = Initial::normal);
   /// Adds a bias (out), zero at first, to a linear layer.
   void bias(const WeightModule& linear);
-  /// Adds a child module with a weight (size) of ones: an RMSNorm.
+  /// Adds a child module with a weight (size): an RMSNorm.
   WeightModule norm(ModuleId parent, std::string_view name, std::int64_t size,
                     Role role = Role::norm, Blocks blocks = {});
   /// Adds a child module with a weight (size) of ones and a bias of zeros.
@@ -46,6 +47,7 @@ class TableBuilder {
  private:
   ModuleId module(std::string name, ModuleId parent);
 
+  Initial norm_weight_;
   ParameterTable table_;
 };
 

@@ -61,19 +61,14 @@ void ResidualBranch::enter_backward(const BlockContext& ctx) {
                 tensors_.before, Accumulate::yes);
 }
 
-std::unique_ptr<Block> make_transformer_block(const ModelConfig& config,
-                                              const ParameterTable& table, std::size_t index,
-                                              const LayerNames& names) {
-  return std::make_unique<TransformerBlock>(config, table, index, names);
-}
-
 TransformerBlock::TransformerBlock(const ModelConfig& config, const ParameterTable& table,
-                                   std::size_t index, const LayerNames& names)
+                                   const LayerTraits& traits, std::size_t index)
     : layer_(table.layers[index]),
-      attention_branch_(table, layer_, names.norm_before_attention, names.norm_after_attention),
-      attention_(config, table, layer_, names, index),
-      mlp_branch_(table, layer_, names.norm_before_mlp, names.norm_after_mlp),
-      feed_forward_(make_feed_forward(config, table, layer_, names)) {}
+      attention_branch_(table, layer_, traits.names.norm_before_attention,
+                        traits.names.norm_after_attention),
+      attention_(config, table, layer_, traits, index),
+      mlp_branch_(table, layer_, traits.names.norm_before_mlp, traits.names.norm_after_mlp),
+      feed_forward_(make_feed_forward(config, table, layer_, traits)) {}
 
 void TransformerBlock::plan(ArenaAllocator& plan, const PassShape& pass,
                             ActivationCheckpointing checkpointing, const Block* last,

@@ -49,8 +49,8 @@ class ResidualBranch {
 class TransformerBlock final : public Block {
  public:
   /// `table` has the shapes that this rank holds.
-  TransformerBlock(const ModelConfig& config, const ParameterTable& table, std::size_t index,
-                   const LayerNames& names);
+  TransformerBlock(const ModelConfig& config, const ParameterTable& table,
+                   const LayerTraits& traits, std::size_t index);
 
   void plan(ArenaAllocator& plan, const PassShape& pass, ActivationCheckpointing checkpointing,
             const Block* last, const Block* alike) override;
@@ -76,10 +76,5 @@ class TransformerBlock final : public Block {
   std::unique_ptr<FeedForward> feed_forward_;
   ActivationCheckpointing checkpointing_ = ActivationCheckpointing::none;
 };
-
-/// Returns a layer for Family::make_block.
-std::unique_ptr<Block> make_transformer_block(const ModelConfig& config,
-                                              const ParameterTable& table, std::size_t index,
-                                              const LayerNames& names);
 
 }  // namespace llamesh::model

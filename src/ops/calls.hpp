@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "core/tensor.hpp"
@@ -15,6 +16,7 @@ struct RmsNormCall {
   Tensor delta = {};   ///< (M, D) rows; if given, sum is normalized instead of x
   Tensor sum = {};     ///< (M, D) rows, overwritten by x + delta if there is a delta; may be `x`
   Tensor w;            ///< (D)
+  float offset = 0;    ///< added to w
   float eps;           ///< added to the mean of squares
   Tensor y;            ///< (M, D) rows, overwritten
   Tensor inverse_rms;  ///< (M) fp32, overwritten; kept for the backward pass
@@ -27,6 +29,7 @@ struct RmsNormBackwardCall {
   Tensor x;            ///< (M, D) rows: the tensor that was normalized, i.e. `sum` if there was a
                        ///< delta
   Tensor w;            ///< (D)
+  float offset = 0;    ///< added to w
   Tensor inverse_rms;  ///< (M) fp32, from the forward pass
   Tensor dy;           ///< (M, D) rows
   Tensor dx;           ///< (M, D) rows; may be `dy`
@@ -90,6 +93,7 @@ struct AttentionShape {
   std::int64_t window = 0;              ///< keys that a query sees at most, itself included; 0: all
   std::int64_t keys = sequence;         ///< S: keys in a row, in positions 0 to S - 1
   RowPositions positions = {sequence};  ///< of the queries
+  float score_divisor = std::sqrt(static_cast<float>(head_dim));  ///< of q . k, before the softmax
 };
 
 /// Arguments to attention(). attention_backward() takes them unchanged.
@@ -112,6 +116,18 @@ struct AttentionGradients {
   /// gradients with respect to its inputs. Only for rows with all keys, S = T.
   Tensor cos_sin = {};
 };
+
+/// Activation of an MLP. GELU in its tanh form: x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
+/// (Hendrycks & Gimpel 2016).
+enum class Activation : std::uint8_t {
+  swiglu,  ///< silu(gate) * up
+  geglu,   ///< gelu(gate) * up
+  gelu,    ///< gelu(x), without a gate
+};
+/// Returns the input columns per output column: 2 with a gate, else 1.
+constexpr std::int64_t inputs_of(Activation activation) {
+  return activation == Activation::gelu ? 1 : 2;
+}
 
 /// Arguments to route(). route_backward() takes them unchanged.
 struct RouteCall {

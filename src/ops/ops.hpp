@@ -56,7 +56,7 @@ extern const Kernel<void(Stream&, Tensor ids, Tensor document_starts,
                          const RowPositions& positions)>
     token_positions;
 
-// --- RMSNorm: y = x / sqrt(mean(x^2) + eps) * w (Zhang & Sennrich 2019). ---
+// --- RMSNorm: y = x / sqrt(mean(x^2) + eps) * (w + offset) (Zhang & Sennrich 2019). ---
 
 /// With a delta, first sum = x + delta, and y is the norm of sum. If w is shorter than a row, it
 /// divides the row into G groups (heads), and each is normalized by itself.
@@ -71,7 +71,7 @@ extern const Kernel<void(Stream&, const RmsNormBackwardCall& call)> rms_norm_bac
 /// sums (M) fp32 = sum over this rank's columns of x^2. With a delta, writes x + delta to `sum` and
 /// uses that instead; pass `sum` as x to rms_norm().
 extern const Kernel<void(Stream&, const RmsNormCall& call, Tensor sums)> rms_norm_row_sums;
-/// sums (M) fp32 = sum over this rank's columns of dy w x / rms, per row.
+/// sums (M) fp32 = sum over this rank's columns of dy (w + offset) x / rms, per row.
 extern const Kernel<void(Stream&, const RmsNormBackwardCall& call, Tensor sums)>
     rms_norm_backward_row_sums;
 
@@ -103,7 +103,7 @@ extern const Kernel<void(Stream&, Tensor x, Tensor cos_sin, Tensor document_star
 // (FlashAttention-2, Dao 2023). Shorter documents cost less. ---
 
 /// Query i in a row sees keys document_starts[i] to positions[i]; with a window W, only the last W
-/// of these. Scores are scaled by 1 / sqrt(E).
+/// of these.
 extern const Kernel<void(Stream&, const AttentionCall& call)> attention;
 /// Call after attention() with the same call.
 extern const Kernel<void(Stream&, const AttentionCall& call, const AttentionGradients& gradients)>
@@ -123,22 +123,16 @@ extern const Kernel<void(Stream&, Tensor out, Tensor q, Tensor keys, Tensor valu
                          const AttentionShape& shape, std::int64_t past)>
     cached_attention;
 
-// --- SwiGLU (Shazeer 2020). gate_up (M, 2 F): gate in the first F columns, up in the rest. ---
+// --- An MLP's activation f. With a gate, x (M, 2 F) has the gate in its first F columns and `up`
+// in the rest (Shazeer 2020); without one, x is (M, F). All rows. ---
 
-/// out (M, F) = silu(gate) * up.
-extern const Kernel<void(Stream&, Tensor out, Tensor gate_up)> swiglu;
-/// Overwrites dgate_up (M, 2 F), which may alias gate_up. If `out` (M, F) is given, recomputes
-/// swiglu()'s output into it in the same pass over memory.
-extern const Kernel<void(Stream&, Tensor dgate_up, Tensor out, Tensor dout, Tensor gate_up)>
-    swiglu_backward;
-
-// --- GELU in its tanh form (Hendrycks & Gimpel 2016; Hugging Face's gelu_new). Dense (M, F). ---
-
-/// out = x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
-extern const Kernel<void(Stream&, Tensor out, Tensor x)> gelu;
-/// Overwrites dx, which may alias x. If `out` is given, recomputes gelu()'s output into it in the
-/// same pass over memory.
-extern const Kernel<void(Stream&, Tensor dx, Tensor out, Tensor dout, Tensor x)> gelu_backward;
+/// out (M, F) = f(gate) * up, or f(x).
+extern const Kernel<void(Stream&, Tensor out, Tensor x, Activation activation)> activate;
+/// Overwrites dx, which may alias x. If `out` (M, F) is given, recomputes activate()'s output into
+/// it in the same pass over memory.
+extern const Kernel<void(Stream&, Tensor dx, Tensor out, Tensor dout, Tensor x,
+                         Activation activation)>
+    activate_backward;
 
 // --- Mixture of experts (Shazeer et al. 2017). Each token takes k of N experts; slot m k + j is
 // token m's j-th. Experts take rows in expert order: sort_by_expert() says which slot each row is.

@@ -1,6 +1,5 @@
 // Replaces sources that would bring in MPI, HDF5 and all kernels.
 #include "checkpoint/store/location.hpp"
-#include "model/transformer_block.hpp"
 
 namespace llamesh::checkpoint {
 
@@ -18,14 +17,3 @@ std::string without_hf_prefix(const std::string& name) {
 }
 
 }  // namespace llamesh::checkpoint
-
-namespace llamesh::model {
-
-// Nothing here runs a model.
-std::unique_ptr<Block> make_transformer_block(const ModelConfig& /*config*/,
-                                              const ParameterTable& /*table*/,
-                                              std::size_t /*index*/, const LayerNames& /*names*/) {
-  return nullptr;
-}
-
-}  // namespace llamesh::model

@@ -249,6 +249,19 @@ TEST_P(CudaAttention, OfNeighboringQueries) {
   }
 }
 
+TEST_P(CudaAttention, DividesScoresAsAsked) {
+  for (ops::AttentionShape shape :
+       {ops::AttentionShape{1, 37, 6, 3, 6}, {2, 67, 4, 2, 64}, {1, 130, 2, 1, 128}}) {
+    SCOPED_TRACE(shape.head_dim);
+    shape.score_divisor = 3.0F;
+    Problem p(dtype(), shape, /*documents=*/true);
+    p.forward();
+    p.backward();
+    p.out.expect_equal(near(), "out");
+    p.dqkv.expect_equal(4.0 * near(), "dqkv", 1.0);
+  }
+}
+
 /// Windows within and across tiles, for each implementation.
 TEST_P(CudaAttention, Windows) {
   for (const ops::AttentionShape& shape : {ops::AttentionShape{1, 37, 6, 3, 6, 5},
@@ -419,7 +432,8 @@ TEST_P(CudaAttention, OverACache) {
        {std::array<std::int64_t, 3>{0, 1, 6}, {0, 9, 64}, {70, 1, 128}, {33, 5, 200}}) {
     for (const std::int64_t window : {0, 3, 40}) {
       SCOPED_TRACE(::testing::Message() << head_dim << ", window " << window);
-      const ops::AttentionShape s{1, count, 4, 2, head_dim, window};
+      ops::AttentionShape s{1, count, 4, 2, head_dim, window};
+      s.score_divisor = 3.0F;
       Twin q(dtype(), count, 4 * head_dim, {3, 0}), out(dtype(), count, 4 * head_dim);
       Twin keys(dtype(), past + count + 3, 2 * head_dim),
           values(dtype(), past + count + 3, 2 * head_dim);

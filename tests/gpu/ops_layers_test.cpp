@@ -44,6 +44,7 @@ void norm(Twin& y, Twin& inverse, Twin& x, Twin& w, Twin* delta = nullptr) {
                             .delta = delta ? (delta->*side)() : Tensor(),
                             .sum = delta ? (x.*side)() : Tensor(),
                             .w = (w.*side)(),
+                            .offset = 0.5F,
                             .eps = 1e-5F,
                             .y = (y.*side)(),
                             .inverse_rms = (inverse.*side)()};
@@ -57,6 +58,7 @@ void norm_backward(Twin& dx, Twin& dw, Accumulate accumulate, Twin& dy, Twin& x,
   const auto on = [&](Tensor (Twin::*side)()) {
     return ops::RmsNormBackwardCall{.x = (x.*side)(),
                                     .w = (w.*side)(),
+                                    .offset = 0.5F,
                                     .inverse_rms = (inverse.*side)(),
                                     .dy = (dy.*side)(),
                                     .dx = (dx.*side)(),
@@ -106,6 +108,7 @@ TEST_P(CudaLayers, RmsNormOfColumns) {
     const auto forward = [&](Tensor (Twin::*side)()) {
       return ops::RmsNormCall{.x = (x.*side)(),
                               .w = (w.*side)(),
+                              .offset = 0.5F,
                               .eps = 1e-5F,
                               .y = (y.*side)(),
                               .inverse_rms = (inverse.*side)()};
@@ -131,6 +134,7 @@ TEST_P(CudaLayers, RmsNormOfColumns) {
     const auto backward = [&](Tensor (Twin::*side)()) {
       return ops::RmsNormBackwardCall{.x = (x.*side)(),
                                       .w = (w.*side)(),
+                                      .offset = 0.5F,
                                       .inverse_rms = (inverse.*side)(),
                                       .dy = (dy.*side)(),
                                       .dx = (dx.*side)(),
@@ -204,37 +208,46 @@ TEST_P(CudaLayers, RopeCountsPositionsFromTheStartOfADocument) {
   x.expect_equal(near(), "x");
 }
 
-// --- SwiGLU ---
+// --- Activations ---
 
-TEST_P(CudaLayers, SwigluAndItsGradientInPlace) {
-  for (const auto& [rows, cols, place] : layer_sizes) {
-    if (cols > 5000) continue;
-    SCOPED_TRACE(cols);
-    Twin x(dtype(), rows, 2 * cols, place, 3.0), y(dtype(), rows, cols, place);
-    Twin dy(dtype(), rows, cols, place), again(dtype(), rows, cols, place);
-    ops::swiglu(host_stream(), y.host(), x.host());
-    ops::cuda::swiglu(device_stream(), y.device(), x.device());
-    y.expect_equal(near(), "y");
-    Twin alone(dtype(), rows, 2 * cols, place);
-    ops::swiglu_backward(host_stream(), alone.host(), {}, dy.host(), x.host());
-    ops::cuda::swiglu_backward(device_stream(), alone.device(), {}, dy.device(), x.device());
-    alone.expect_equal(near(), "dx without the forward's result");
-    ops::swiglu_backward(host_stream(), x.host(), again.host(), dy.host(), x.host());
-    ops::cuda::swiglu_backward(device_stream(), x.device(), again.device(), dy.device(),
-                               x.device());
-    x.expect_equal(near(), "dx");
-    again.expect_equal(near(), "y again");
-    EXPECT_TRUE(again.downloaded() == y.downloaded());
-  }
+constexpr ops::Activation all_activations[] = {ops::Activation::swiglu, ops::Activation::geglu,
+                                               ops::Activation::gelu};
+
+TEST_P(CudaLayers, ActivationAndItsGradientInPlace) {
+  for (const auto kind : all_activations)
+    for (const auto& [rows, cols, place] : layer_sizes) {
+      if (cols > 5000) continue;
+      SCOPED_TRACE(fmt::format("activation {}, {} columns", static_cast<int>(kind), cols));
+      const auto inputs = ops::inputs_of(kind) * cols;
+      Twin x(dtype(), rows, inputs, place, 3.0), y(dtype(), rows, cols, place);
+      Twin dy(dtype(), rows, cols, place), again(dtype(), rows, cols, place);
+      ops::activate(host_stream(), y.host(), x.host(), kind);
+      ops::cuda::activate(device_stream(), y.device(), x.device(), kind);
+      y.expect_equal(near(), "y");
+      Twin alone(dtype(), rows, inputs, place);
+      ops::activate_backward(host_stream(), alone.host(), {}, dy.host(), x.host(), kind);
+      ops::cuda::activate_backward(device_stream(), alone.device(), {}, dy.device(), x.device(),
+                                   kind);
+      alone.expect_equal(near(), "dx without the forward's result");
+      ops::activate_backward(host_stream(), x.host(), again.host(), dy.host(), x.host(), kind);
+      ops::cuda::activate_backward(device_stream(), x.device(), again.device(), dy.device(),
+                                   x.device(), kind);
+      x.expect_equal(near(), "dx");
+      again.expect_equal(near(), "y again");
+      EXPECT_TRUE(again.downloaded() == y.downloaded());
+    }
 }
 
-TEST_P(CudaLayers, SwigluOfHugeGatesIsFinite) {
-  Twin y(dtype(), 1, 2), gates(dtype(), 1, 4);
-  const double numbers[] = {-200.0, 200.0, 3.0, 2.0};
-  for (std::int64_t i = 0; i < 4; ++i) gates.set(0, i, numbers[i]);
-  ops::swiglu(host_stream(), y.host(), gates.host());
-  ops::cuda::swiglu(device_stream(), y.device(), gates.device());
-  y.expect_equal(1e-6, "y");
+TEST_P(CudaLayers, ActivationOfHugeNumbersIsFinite) {
+  for (const auto kind : all_activations) {
+    const auto inputs = ops::inputs_of(kind) * 2;
+    Twin y(dtype(), 1, 2), x(dtype(), 1, inputs);
+    const double numbers[] = {-200.0, 200.0, 3.0, 2.0};
+    for (std::int64_t i = 0; i < inputs; ++i) x.set(0, i, numbers[i]);
+    ops::activate(host_stream(), y.host(), x.host(), kind);
+    ops::cuda::activate(device_stream(), y.device(), x.device(), kind);
+    y.expect_equal(1e-6, "y");
+  }
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 #include "twin.hpp"
 
-// LayerNorm, RMSNorm per head and GELU. RMSNorm of whole rows: ops_layers_test.cpp.
+// LayerNorm and RMSNorm per head. RMSNorm of whole rows: ops_layers_test.cpp.
 
 namespace llamesh::test {
 namespace {
@@ -126,6 +126,7 @@ TEST_P(CudaNorms, RmsNormPerHead) {
     const auto forward = [&](Tensor (Twin::*side)()) {
       return ops::RmsNormCall{.x = (x.*side)(),
                               .w = vector_of((w.*side)()),
+                              .offset = 0.5F,
                               .eps = 1e-5F,
                               .y = (y.*side)(),
                               .inverse_rms = (inverse.*side)()};
@@ -139,6 +140,7 @@ TEST_P(CudaNorms, RmsNormPerHead) {
       const auto on = [&](Tensor (Twin::*side)()) {
         return ops::RmsNormBackwardCall{.x = (x.*side)(),
                                         .w = vector_of((w.*side)()),
+                                        .offset = 0.5F,
                                         .inverse_rms = (inverse.*side)(),
                                         .dy = (dy.*side)(),
                                         .dx = (to.*side)(),
@@ -155,25 +157,6 @@ TEST_P(CudaNorms, RmsNormPerHead) {
     backward(dx, Accumulate::no);
     backward(dy, Accumulate::no);
     EXPECT_TRUE(dy.downloaded() == dx.downloaded()) << "in place";
-  }
-}
-
-TEST_P(CudaNorms, Gelu) {
-  for (const auto& [rows, cols] :
-       {std::pair<std::int64_t, std::int64_t>{1, 6}, {37, 50}, {5, 1032}}) {
-    SCOPED_TRACE(cols);
-    Twin x(dtype(), rows, cols, {}, 3.0), y(dtype(), rows, cols), dy(dtype(), rows, cols);
-    Twin again(dtype(), rows, cols), alone(dtype(), rows, cols);
-    ops::gelu(host_stream(), y.host(), x.host());
-    ops::cuda::gelu(device_stream(), y.device(), x.device());
-    y.expect_equal(near(), "y");
-    ops::gelu_backward(host_stream(), alone.host(), {}, dy.host(), x.host());
-    ops::cuda::gelu_backward(device_stream(), alone.device(), {}, dy.device(), x.device());
-    alone.expect_equal(near(), "dx without the forward's result");
-    ops::gelu_backward(host_stream(), x.host(), again.host(), dy.host(), x.host());
-    ops::cuda::gelu_backward(device_stream(), x.device(), again.device(), dy.device(), x.device());
-    x.expect_equal(near(), "dx");
-    EXPECT_TRUE(again.downloaded() == y.downloaded());
   }
 }
 

@@ -31,12 +31,13 @@ ModelConfig config() {
 /// Activations planned for a model on one rank.
 struct Planned {
   Planned(const MemoryOptions& memory, DType dtype, Purpose purpose = Purpose::train)
-      : activations(model, table, {B, T, {M, 24}, 1, dtype, purpose}, memory) {}
+      : activations(model, table, traits, {B, T, {M, 24}, 1, dtype, purpose}, memory) {}
   const TransformerBlock& block(std::size_t i) const {
     return dynamic_cast<const TransformerBlock&>(*activations.blocks[i]);
   }
   ModelConfig model = config();
   ParameterTable table = parameter_table(model);
+  ModelTraits traits = traits_of(model);
   Activations activations;
 };
 

@@ -366,24 +366,21 @@ TEST(Qwen3Moe, DenseLayersAreAmongSparseOnes) {
 }
 
 TEST(Rope, LinearDividesAllFrequencies) {
-  ModelConfig c;
-  c.head_dim = 64;
-  const auto plain = rope_frequencies(c);
-  c.rope_scaling = RopeScaling{.rope_type = RopeType::linear, .factor = 4};
-  const auto scaled = rope_frequencies(c);
+  Rope rope{.theta = 10000};
+  const auto plain = rope_frequencies(rope, 64);
+  rope.scaling = RopeScaling{.rope_type = RopeType::linear, .factor = 4};
+  const auto scaled = rope_frequencies(rope, 64);
   for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_DOUBLE_EQ(scaled[i], plain[i] / 4);
 }
 
 /// Qwen 2.5's long-context setting: pairs 0 to 23 keep their frequencies and those from 40 on are
 /// divided.
 TEST(Rope, YarnBlendsByRotations) {
-  ModelConfig c;
-  c.head_dim = 128;
-  c.rope_theta = 1e6;
-  const auto plain = rope_frequencies(c);
-  c.rope_scaling = RopeScaling{
+  Rope rope{.theta = 1e6};
+  const auto plain = rope_frequencies(rope, 128);
+  rope.scaling = RopeScaling{
       .rope_type = RopeType::yarn, .factor = 4, .original_max_position_embeddings = 32768};
-  const auto scaled = rope_frequencies(c);
+  const auto scaled = rope_frequencies(rope, 128);
   // dim ln(context / (2 pi rotations)) / (2 ln theta): 23.6 and 39.6 for 32 rotations and for 1.
   for (std::size_t i = 0; i <= 23; ++i) EXPECT_DOUBLE_EQ(scaled[i], plain[i]) << i;
   for (std::size_t i = 24; i < 40; ++i) {
@@ -391,9 +388,9 @@ TEST(Rope, YarnBlendsByRotations) {
     EXPECT_GT(scaled[i], plain[i] / 4) << i;
   }
   for (std::size_t i = 40; i < 64; ++i) EXPECT_DOUBLE_EQ(scaled[i], plain[i] / 4) << i;
-  EXPECT_DOUBLE_EQ(rope_magnitude(c), 0.1 * std::log(4.0) + 1);
-  c.rope_scaling->attention_factor = 1.5;
-  EXPECT_EQ(rope_magnitude(c), 1.5);
+  EXPECT_DOUBLE_EQ(rope_magnitude(rope), 0.1 * std::log(4.0) + 1);
+  rope.scaling->attention_factor = 1.5;
+  EXPECT_EQ(rope_magnitude(rope), 1.5);
 }
 
 }  // namespace

@@ -175,12 +175,10 @@ TEST(ParameterTable, NamesAreHuggingFaces) {
 }
 
 TEST(Rope, ScalingStretchesLongWavelengthsOnly) {
-  ModelConfig c;
-  c.head_dim = 64;
-  c.rope_theta = 500000;
-  const auto plain = rope_frequencies(c);
-  c.rope_scaling = RopeScaling{.factor = 8, .original_max_position_embeddings = 8192};
-  const auto scaled = rope_frequencies(c);
+  Rope rope{.theta = 500000};
+  const auto plain = rope_frequencies(rope, 64);
+  rope.scaling = RopeScaling{.factor = 8, .original_max_position_embeddings = 8192};
+  const auto scaled = rope_frequencies(rope, 64);
   EXPECT_EQ(scaled.front(), plain.front());
   EXPECT_DOUBLE_EQ(scaled.back(), plain.back() / 8);
   for (std::size_t i = 1; i < scaled.size(); ++i) EXPECT_LT(scaled[i], scaled[i - 1]);

@@ -56,8 +56,10 @@ struct Problem {
   }
   reference::Shape plain_shape() const {
     const auto n = [](std::int64_t x) { return static_cast<reference::Index>(x); };
-    return {n(s.batch),    n(s.sequence),  n(s.heads), n(s.kv_heads),
-            n(s.head_dim), starts.numbers, n(s.window)};
+    reference::Shape shape{n(s.batch),    n(s.sequence),  n(s.heads), n(s.kv_heads),
+                           n(s.head_dim), starts.numbers, n(s.window)};
+    shape.divisor = static_cast<double>(s.score_divisor);
+    return shape;
   }
   /// Returns the reference result for the contents of qkv.
   reference::Numbers expected() const {
@@ -382,6 +384,19 @@ TEST_P(Attention, WithDocumentsEqualsTheReference) {
   }
 }
 
+TEST_P(Attention, DividesScoresAsAsked) {
+  ops::AttentionShape shape{2, 70, 4, 2, 6};
+  shape.score_divisor = 0.5F;
+  Problem p(dtype(), shape);
+  p.forward(stream);
+  p.backward(stream);
+  const auto g = p.expected_gradients();
+  expect_near(p.out.numbers(), p.expected(), near(), "out");
+  expect_near(p.q_numbers(p.dqkv), g.dq, 4.0 * near(), "dq", 1.0);
+  expect_near(p.k_numbers(p.dqkv), g.dk, 4.0 * near(), "dk", 1.0);
+  expect_near(p.v_numbers(p.dqkv), g.dv, 2.0 * near(), "dv");
+}
+
 /// Windows of one key, within a vector, within and across tiles, alone and with documents.
 TEST_P(Attention, WithAWindowEqualsTheReference) {
   for (const std::int64_t window : {1, 3, 16, 61, 64, 130, 262})
@@ -420,7 +435,8 @@ TEST_P(Attention, AWindowOfTheWholeRowChangesNoBit) {
 TEST_P(Attention, TheCacheHonorsTheWindow) {
   for (const std::int64_t window : {0, 1, 7, 40, 100}) {
     const std::int64_t past = 33, count = 5;
-    const ops::AttentionShape shape{1, past + count, 4, 2, 6, window};
+    ops::AttentionShape shape{1, past + count, 4, 2, 6, window};
+    shape.score_divisor = 0.5F;
     Problem p(dtype(), shape);
     p.forward(stream);
     auto step = shape;

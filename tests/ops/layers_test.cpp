@@ -41,7 +41,14 @@ TEST_P(Layers, ColumnSumsAreSetOrAddedTo) {
     }
 }
 
-// --- RMSNorm ---
+// --- RMSNorm, with an offset on its weight ---
+
+constexpr float offset = 0.5F;
+
+reference::Numbers normed(const reference::Numbers& x, reference::Numbers w) {
+  for (double& v : w) v += offset;
+  return reference::rms_norm(x, w, 1e-5);
+}
 
 /// Computes y and inverse_rms for the norm of x, or of x = x + delta.
 void norm(device::Stream& stream, const Matrix& y, const Matrix& inverse, const Matrix& x,
@@ -50,6 +57,7 @@ void norm(device::Stream& stream, const Matrix& y, const Matrix& inverse, const 
                          .delta = delta,
                          .sum = delta ? x.view() : none,
                          .w = w.view().reshape({w.view().cols()}),
+                         .offset = offset,
                          .eps = 1e-5F,
                          .y = y,
                          .inverse_rms = inverse});
@@ -60,6 +68,7 @@ void norm_backward(device::Stream& stream, const Matrix& dx, const Matrix& dw,
                    const Matrix& w) {
   ops::rms_norm_backward(stream, {.x = x,
                                   .w = w.view().reshape({w.view().cols()}),
+                                  .offset = offset,
                                   .inverse_rms = inverse,
                                   .dy = dy,
                                   .dx = dx,
@@ -73,7 +82,7 @@ TEST_P(Layers, RmsNormEqualsTheReference) {
     const Matrix x(dtype(), rows, cols, 3), w(dtype(), 1, cols), y(dtype(), rows, cols, 2);
     const Matrix inverse(DType::f32, 1, rows);
     norm(stream, y, inverse, x, w);
-    expect_near(y.numbers(), reference::rms_norm(x.numbers(), w.numbers(), 1e-5), near(), "y");
+    expect_near(y.numbers(), normed(x.numbers(), w.numbers()), near(), "y");
     EXPECT_TRUE(y.gaps_untouched());
   }
 }
@@ -85,7 +94,7 @@ TEST_P(Layers, RmsNormAddsTheResidualFirst) {
     const auto expected = sum(x.numbers(), delta.numbers());
     norm(stream, y, inverse, x, w, delta);
     expect_near(x.numbers(), expected, near(), "sum, in place");
-    expect_near(y.numbers(), reference::rms_norm(x.numbers(), w.numbers(), 1e-5), near(), "y");
+    expect_near(y.numbers(), normed(x.numbers(), w.numbers()), near(), "y");
   }
 }
 
@@ -98,8 +107,8 @@ TEST_P(Layers, RmsNormBackwardIsFiniteDifferences) {
       const auto old_dx = dx.numbers(), old_dw = dw.numbers();
       norm(stream, y, inverse, x, w);
       norm_backward(stream, dx, dw, accumulate, c, x, inverse, w);
-      const auto of_x = [&](const auto& v) { return reference::rms_norm(v, w.numbers(), 1e-5); };
-      const auto of_w = [&](const auto& v) { return reference::rms_norm(x.numbers(), v, 1e-5); };
+      const auto of_x = [&](const auto& v) { return normed(v, w.numbers()); };
+      const auto of_w = [&](const auto& v) { return normed(x.numbers(), v); };
       auto slope_x = reference::numerical_gradient(of_x, x.numbers(), c.numbers());
       auto slope_w = reference::numerical_gradient(of_w, w.numbers(), c.numbers());
       if (accumulate == Accumulate::yes) {
@@ -134,6 +143,7 @@ TEST_P(Layers, RmsNormOfColumnsEqualsThatOfRows) {
     const auto call = [&](std::int64_t p) {
       return ops::RmsNormCall{.x = part_of(x, p, parts),
                               .w = weight(p),
+                              .offset = offset,
                               .eps = 1e-5F,
                               .y = part_of(y, p, parts),
                               .inverse_rms = inverse.view().reshape({rows})};
@@ -141,6 +151,7 @@ TEST_P(Layers, RmsNormOfColumnsEqualsThatOfRows) {
     const auto backward = [&](std::int64_t p) {
       return ops::RmsNormBackwardCall{.x = part_of(x, p, parts),
                                       .w = weight(p),
+                                      .offset = offset,
                                       .inverse_rms = inverse.view().reshape({rows}),
                                       .dy = part_of(c, p, parts),
                                       .dx = part_of(dx, p, parts),
@@ -156,11 +167,11 @@ TEST_P(Layers, RmsNormOfColumnsEqualsThatOfRows) {
     }
     expect_near(x.numbers(), all, near(), "sum, in place");
     for (std::int64_t p = 0; p < parts; ++p) {
-      auto normed = call(p);
-      normed.row_sums = sums;
-      ops::rms_norm(stream, normed);
+      auto whole = call(p);
+      whole.row_sums = sums;
+      ops::rms_norm(stream, whole);
     }
-    expect_near(y.numbers(), reference::rms_norm(x.numbers(), w.numbers(), 1e-5), near(), "y");
+    expect_near(y.numbers(), normed(x.numbers(), w.numbers()), near(), "y");
     for (std::int64_t p = 0; p < parts; ++p)
       ops::rms_norm_backward_row_sums(stream, backward(p), own(products, p));
     for (std::int64_t p = 0; p < parts; ++p) {
@@ -240,76 +251,59 @@ TEST(RopeReference, BackwardIsFiniteDifferences) {
               reference::numerical_gradient(of_x, x.numbers(), c.numbers()), 1e-7, "dx");
 }
 
-// --- SwiGLU ---
+// --- Activations ---
 
-TEST_P(Layers, SwigluEqualsTheReferenceAndItsFiniteDifferences) {
-  for (const auto& [rows, cols] : {LayerSizes{1, 6}, LayerSizes{9, 21}}) {
-    const Matrix x(dtype(), rows, 2 * cols, 4, 3.0), y(dtype(), rows, cols, 1);
-    const Matrix c(dtype(), rows, cols), again(dtype(), rows, cols, 1);
-    const auto f = [n = cols](const auto& v) {
-      return reference::swiglu(v, static_cast<reference::Index>(n));
-    };
-    const auto numbers = x.numbers();
-    ops::swiglu(stream, y, x);
-    expect_near(y.numbers(), f(numbers), near(), "y");
-    const Matrix same(dtype(), rows, 2 * cols);
-    ops::swiglu_backward(stream, same, {}, c, x);
-    ops::swiglu_backward(stream, x, again, c, x);  // in place
-    EXPECT_EQ(again.numbers(), y.numbers());
-    EXPECT_EQ(same.numbers(), x.numbers());
-    expect_near(x.numbers(), reference::numerical_gradient(f, numbers, c.numbers()), near(), "dx");
-    EXPECT_TRUE(x.gaps_untouched() && y.gaps_untouched() && again.gaps_untouched());
-  }
-}
+constexpr ops::Activation all_activations[] = {ops::Activation::swiglu, ops::Activation::geglu,
+                                               ops::Activation::gelu};
 
-TEST_P(Layers, SwigluOfHugeGatesIsFinite) {
-  const Matrix y(dtype(), 1, 2);
-  Matrix gates(dtype(), 1, 4);
-  const double numbers[] = {-200.0, 200.0, 3.0, 2.0};
-  for (std::int64_t i = 0; i < 4; ++i) gates.set(0, i, numbers[i]);
-  ops::swiglu(stream, y, gates);
-  expect_near(y.numbers(), {0.0, 400.0}, 1e-6, "y");
-}
-
-// --- GELU ---
-
-TEST_P(Layers, GeluAndItsBackward) {
-  for (const auto& [rows, cols] : layer_sizes) {
-    const Matrix x(dtype(), rows, cols), y(dtype(), rows, cols), c(dtype(), rows, cols);
-    const Matrix again(dtype(), rows, cols), same(dtype(), rows, cols);
-    const auto numbers = x.numbers();
-    ops::gelu(stream, y, x);
-    expect_near(y.numbers(), reference::gelu(numbers), near(), "y");
-    ops::gelu_backward(stream, same, {}, c, x);
-    ops::gelu_backward(stream, x, again, c, x);  // in place
-    EXPECT_EQ(again.numbers(), y.numbers());
-    EXPECT_EQ(same.numbers(), x.numbers());
-    const auto f = [](const auto& v) { return reference::gelu(v); };
-    if (numbers.size() < 1000)
+TEST_P(Layers, ActivationEqualsTheReferenceAndItsFiniteDifferences) {
+  for (const auto kind : all_activations)
+    for (const auto& [rows, cols] : {LayerSizes{1, 6}, LayerSizes{9, 21}}) {
+      SCOPED_TRACE(static_cast<int>(kind));
+      const auto inputs = ops::inputs_of(kind) * cols;
+      const Matrix x(dtype(), rows, inputs, 4, 3.0), y(dtype(), rows, cols, 1);
+      const Matrix c(dtype(), rows, cols), again(dtype(), rows, cols, 1);
+      const auto f = [kind, n = cols](const auto& v) {
+        return reference::activate(v, static_cast<reference::Index>(n), kind);
+      };
+      const auto numbers = x.numbers();
+      ops::activate(stream, y, x, kind);
+      expect_near(y.numbers(), f(numbers), near(), "y");
+      const Matrix same(dtype(), rows, inputs);
+      ops::activate_backward(stream, same, {}, c, x, kind);
+      ops::activate_backward(stream, x, again, c, x, kind);  // in place
+      EXPECT_EQ(again.numbers(), y.numbers());
+      EXPECT_EQ(same.numbers(), x.numbers());
       expect_near(x.numbers(), reference::numerical_gradient(f, numbers, c.numbers()), near(),
                   "dx");
+      EXPECT_TRUE(x.gaps_untouched() && y.gaps_untouched() && again.gaps_untouched());
+    }
+}
+
+TEST_P(Layers, ActivationOfHugeNumbersIsFinite) {
+  for (const auto kind : all_activations) {
+    SCOPED_TRACE(static_cast<int>(kind));
+    const auto inputs = ops::inputs_of(kind) * 3;
+    const Matrix y(dtype(), 1, 3), dx(dtype(), 1, inputs);
+    Matrix x(dtype(), 1, inputs), dy(dtype(), 1, 3);
+    const double numbers[] = {-200.0, 200.0, 0.0};
+    for (std::int64_t i = 0; i < inputs; ++i) x.set(0, i, i < 3 ? numbers[i] : 1.0);
+    for (std::int64_t i = 0; i < 3; ++i) dy.set(0, i, 1.0);
+    ops::activate(stream, y, x, kind);
+    expect_near(y.numbers(), {0.0, 200.0, 0.0}, 1e-6, "y");
+    ops::activate_backward(stream, dx, {}, dy, x, kind);
+    auto gradient = dx.numbers();
+    gradient.resize(3);
+    expect_near(gradient, {0.0, 1.0, 0.5}, 1e-6, "dx");
   }
 }
 
-TEST_P(Layers, GeluRefusesStridedRows) {
-  const Matrix x(dtype(), 4, 6), strided(dtype(), 4, 6, 2);
-  EXPECT_THROW(ops::gelu(stream, strided, x), std::exception);
-  EXPECT_THROW(ops::gelu_backward(stream, strided, {}, x, x), std::exception);
-  EXPECT_THROW(ops::gelu_backward(stream, x, strided, x, x), std::exception);
-}
-
-TEST_P(Layers, GeluOfHugeNumbersIsFinite) {
-  const Matrix y(dtype(), 1, 3), dx(dtype(), 1, 3);
-  Matrix x(dtype(), 1, 3), dy(dtype(), 1, 3);
-  const double numbers[] = {-200.0, 200.0, 0.0};
-  for (std::int64_t i = 0; i < 3; ++i) {
-    x.set(0, i, numbers[i]);
-    dy.set(0, i, 1.0);
-  }
-  ops::gelu(stream, y, x);
-  expect_near(y.numbers(), {0.0, 200.0, 0.0}, 1e-6, "y");
-  ops::gelu_backward(stream, dx, {}, dy, x);
-  expect_near(dx.numbers(), {0.0, 1.0, 0.5}, 1e-6, "dx");
+TEST_P(Layers, ActivationRefusesOtherShapes) {
+  const Matrix x(dtype(), 4, 12), y(dtype(), 4, 6);
+  EXPECT_THROW(ops::activate(stream, y, x, ops::Activation::gelu), std::exception);
+  EXPECT_THROW(ops::activate(stream, y, y, ops::Activation::geglu), std::exception);
+  EXPECT_THROW(ops::activate_backward(stream, y, {}, y, x, ops::Activation::swiglu),
+               std::exception);
 }
 
 // --- Cross-entropy ---

@@ -5,6 +5,8 @@
 #include <limits>
 #include <vector>
 
+#include "ops/calls.hpp"
+
 /// Slow, plain double-precision versions of the kernels, written directly from the formulas.
 /// Matrices are dense and row-major; M rows, D (F, V, E) columns.
 namespace llamesh::test::reference {
@@ -54,21 +56,19 @@ inline Numbers layer_norm(const Numbers& x, const Numbers& w, const Numbers& b, 
   return y;
 }
 
-/// The tanh form.
-inline Numbers gelu(const Numbers& x) {
-  Numbers y;
-  for (const double v : x)
-    y.push_back(v / 2.0 * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (v + 0.044715 * v * v * v))));
-  return y;
+/// GELU's tanh form.
+inline double gelu(double x) {
+  return x / 2.0 * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
 }
 
-/// gate_up (M, 2 F) -> (M, F).
-inline Numbers swiglu(const Numbers& gate_up, Index cols) {
-  Numbers y(gate_up.size() / 2);
+/// (M, 2 F) with a gate, or (M, F) -> (M, F).
+inline Numbers activate(const Numbers& x, Index cols, ops::Activation activation) {
+  const auto inputs = static_cast<Index>(ops::inputs_of(activation));
+  Numbers y(x.size() / inputs);
   for (Index i = 0; i < y.size(); ++i) {
-    const auto row = i / cols * 2 * cols;
-    const auto gate = gate_up[row + i % cols];
-    y[i] = gate * sigmoid(gate) * gate_up[row + cols + i % cols];
+    const auto at = i / cols * inputs * cols + i % cols;
+    y[i] = activation == ops::Activation::swiglu ? x[at] * sigmoid(x[at]) : gelu(x[at]);
+    if (inputs == 2) y[i] *= x[at + cols];
   }
   return y;
 }
@@ -114,6 +114,7 @@ struct Shape {
   Index window = 0;                       ///< keys that a query sees at most; 0: all
   Index keys = sequence;                  ///< per sequence
   std::vector<Index> positions = {};      ///< of a row's queries; empty: 0, 1, ...
+  double divisor = std::sqrt(static_cast<double>(head_dim));  ///< of scores
   Index q_index(Index b, Index t, Index h) const {
     return ((b * sequence + t) * heads + h) * head_dim;
   }
@@ -139,7 +140,7 @@ inline Numbers probabilities(const Numbers& q, const Numbers& k, const Shape& s,
   for (Index j = s.start(b, t); j <= s.last(t); ++j) {
     for (Index e = 0; e < s.head_dim; ++e)
       p[j] += q[s.q_index(b, t, h) + e] * k[s.kv_index(b, j, h) + e];
-    p[j] /= std::sqrt(static_cast<double>(s.head_dim));
+    p[j] /= s.divisor;
     most = std::max(most, p[j]);
   }
   for (Index j = s.start(b, t); j <= s.last(t); ++j) total += p[j] = std::exp(p[j] - most);
@@ -168,7 +169,7 @@ struct AttentionGradients {
 inline AttentionGradients attention_backward(const Numbers& dout, const Numbers& q,
                                              const Numbers& k, const Numbers& v, const Shape& s) {
   AttentionGradients g{Numbers(q.size()), Numbers(k.size()), Numbers(v.size())};
-  const auto root = std::sqrt(static_cast<double>(s.head_dim));
+  const auto root = s.divisor;
   for (Index b = 0; b < s.batch; ++b)
     for (Index h = 0; h < s.heads; ++h)
       for (Index t = 0; t < s.sequence; ++t) {

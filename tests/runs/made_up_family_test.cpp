@@ -63,7 +63,7 @@ const Family lantern{.name = "lantern",
                      .keys = llama_family.keys,
                      .check = llama_family.check,
                      .make_table = make_lantern_table,
-                     .make_block = llama_family.make_block,
+                     .traits = llama_family.traits,
                      .state_dict = lantern_state_dict};
 
 class MadeUpFamily : public testing::Test {

@@ -18,8 +18,8 @@ struct Shapes {
   std::int64_t M, T, D, F, V;
   ops::AttentionShape attention;
 };
-constexpr Shapes of_100m{"the 100M Llama", 2048, 512, 768, 2048, 16384, {4, 512, 12, 4, 64}};
-constexpr Shapes of_8b{"Llama 3 8B", 16384, 4096, 4096, 14336, 128256, {4, 4096, 32, 8, 128}};
+const Shapes of_100m{"the 100M Llama", 2048, 512, 768, 2048, 16384, {4, 512, 12, 4, 64}};
+const Shapes of_8b{"Llama 3 8B", 16384, 4096, 4096, 14336, 128256, {4, 4096, 32, 8, 128}};
 
 /// Prints one kernel's rate; `bytes` is the minimum it must read and write.
 template <class Work>
@@ -60,9 +60,11 @@ void norm_and_activation(const Shapes& s, DType dtype, double memory) {
   print_rate("rope", dtype, 2 * M * D * b, memory,
              [&] { ops::rope(stream, y, table, Tensor(), {T}, ops::Rotation::forward); });
   const RandomMatrix gate_up(dtype, M, 2 * F), out(dtype, M, F), dgate_up(dtype, M, 2 * F);
-  print_rate("swiglu", dtype, 3 * M * F * b, memory, [&] { ops::swiglu(stream, out, gate_up); });
-  print_rate("swiglu backward", dtype, 5 * M * F * b, memory,
-             [&] { ops::swiglu_backward(stream, dgate_up, {}, out, gate_up); });
+  print_rate("swiglu", dtype, 3 * M * F * b, memory,
+             [&] { ops::activate(stream, out, gate_up, ops::Activation::swiglu); });
+  print_rate("swiglu backward", dtype, 5 * M * F * b, memory, [&] {
+    ops::activate_backward(stream, dgate_up, {}, out, gate_up, ops::Activation::swiglu);
+  });
 }
 
 /// LayerNorm and GELU as in GPT-2, and RMSNorm per head as in Qwen 3, beside their Llama
@@ -115,9 +117,10 @@ void other_norms_and_activations(const Shapes& s, DType dtype, double memory) {
                                     .accumulate_dw = Accumulate::yes});
   });
   const RandomMatrix up(dtype, M, F), out(dtype, M, F);
-  print_rate("gelu", dtype, 2 * M * F * b, memory, [&] { ops::gelu(stream, out, up); });
+  print_rate("gelu", dtype, 2 * M * F * b, memory,
+             [&] { ops::activate(stream, out, up, ops::Activation::gelu); });
   print_rate("gelu backward", dtype, 3 * M * F * b, memory,
-             [&] { ops::gelu_backward(stream, up, {}, out, up); });
+             [&] { ops::activate_backward(stream, up, {}, out, up, ops::Activation::gelu); });
 }
 
 void vocabulary(const Shapes& s, DType dtype, double memory) {

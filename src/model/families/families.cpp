@@ -55,9 +55,8 @@ StateDict state_dict(const ModelConfig& config, const ParameterTable& table) {
   return dict;
 }
 
-std::unique_ptr<Block> make_block(const ModelConfig& config, const ParameterTable& table,
-                                  std::size_t index) {
-  return family_named(config.family).make_block(config, table, index);
+ModelTraits traits_of(const ModelConfig& config) {
+  return family_named(config.family).traits(config);
 }
 
 ScopedFamily::ScopedFamily(const Family& family) {

@@ -1,19 +1,15 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "core/error.hpp"
 #include "core/text.hpp"
 #include "model/family.hpp"
 #include "model/table_builder.hpp"
-#include "model/transformer_block.hpp"
 
 namespace llamesh::model {
 namespace {
 
 constexpr LayerNames gpt2_names{.attention = "attn",
                                 .o_proj = "c_proj",
-                                .gate_proj = "",
                                 .up_proj = "c_fc",
                                 .down_proj = "c_proj",
                                 .norm_before_attention = "ln_1",
@@ -145,64 +141,43 @@ ParameterTable make_gpt2_table(const ModelConfig& c) {
   return add.table(wte, norm, lm_head);
 }
 
-/// Appends q, k or v to the tensor of c_attn, which holds the three one after the other in its last
-/// dim.
-void append_fused(StateDictTensor& fused, const Parameter& p, ParameterId id) {
-  const bool is_matrix = p.shape.size() > 1;
-  auto& columns = fused.shape.back();
-  const Box in_tensor =
-      is_matrix ? Box{{0, columns}, {p.shape[1], p.shape[0]}} : Box{{columns}, {p.shape[0]}};
-  fused.parts.push_back({in_tensor, id, Box::whole(p.shape), is_matrix});
-  columns += p.shape[0];
+ModelTraits gpt2_traits(const ModelConfig& c) {
+  const LayerTraits layer{.names = gpt2_names, .activation = ops::Activation::gelu};
+  return {.layers = std::vector(static_cast<std::size_t>(c.num_hidden_layers), layer)};
 }
 
-/// GPT-2's layers store (in, out): transformers' Conv1D.
-void append_transposed(StateDict& dict, const Parameter& p, ParameterId id) {
-  const Shape stored{p.shape[1], p.shape[0]};
-  dict.push_back({p.name, stored, {{Box::whole(stored), id, Box::whole(p.shape), true}}});
-}
-
+/// GPT-2's layers store (in, out), transformers' Conv1D, and c_attn fuses q, k and v.
 StateDict gpt2_state_dict(const ParameterTable& table) {
-  StateDict dict;
+  StateDictBuilder dict(table);
   for (std::size_t i = 0; i < table.parameters.size(); ++i) {
-    const auto& p = table.parameters[i];
     const auto id = static_cast<ParameterId>(i);
-    const auto kind = p.name.substr(p.name.rfind('.'));  // ".weight" or ".bias"
+    const auto& p = table[id];
     const auto& module = table[p.module];
     const std::string_view name = std::string_view(module.name).substr(module.name.rfind('.') + 1);
+    const bool is_matrix = p.shape.size() > 1;
     const bool in_layer = p.role == Role::column || p.role == Role::row;
-    if (name == gpt2_names.q_proj || name == gpt2_names.k_proj || name == gpt2_names.v_proj) {
-      const auto fused = table[module.parent].name + ".c_attn" + kind;
-      auto found = std::ranges::find(dict, fused, &StateDictTensor::name);
-      if (found == dict.end())
-        found =
-            dict.insert(found, {fused, p.shape.size() > 1 ? Shape{p.shape[1], 0} : Shape{0}, {}});
-      append_fused(*found, p, id);
-    } else if (in_layer && p.shape.size() > 1) {
-      append_transposed(dict, p, id);
-    } else {
-      const auto whole = Box::whole(p.shape);
-      dict.push_back({p.name, p.shape, {{whole, id, whole}}});
-    }
+    if (name == gpt2_names.q_proj || name == gpt2_names.k_proj || name == gpt2_names.v_proj)
+      dict.fused(table[module.parent].name + ".c_attn" + p.name.substr(p.name.rfind('.')), id,
+                 is_matrix);
+    else if (in_layer && is_matrix)
+      dict.transposed(id);
+    else
+      dict.plain(id);
   }
-  return dict;
+  return dict.take();
 }
 
 }  // namespace
 
-const Family gpt2_family{
-    .name = "gpt2",
-    .architecture = "GPT2LMHeadModel",
-    .base_prefix = "transformer.",
-    .read_config = read_gpt2_config,
-    .write_config = write_gpt2_config,
-    .keys = gpt2_keys,
-    .check = check_gpt2_config,
-    .make_table = make_gpt2_table,
-    .make_block =
-        [](const ModelConfig& c, const ParameterTable& table, std::size_t index) {
-          return make_transformer_block(c, table, index, gpt2_names);
-        },
-    .state_dict = gpt2_state_dict};
+const Family gpt2_family{.name = "gpt2",
+                         .architecture = "GPT2LMHeadModel",
+                         .base_prefix = "transformer.",
+                         .read_config = read_gpt2_config,
+                         .write_config = write_gpt2_config,
+                         .keys = gpt2_keys,
+                         .check = check_gpt2_config,
+                         .make_table = make_gpt2_table,
+                         .traits = gpt2_traits,
+                         .state_dict = gpt2_state_dict};
 
 }  // namespace llamesh::model

@@ -15,13 +15,26 @@ std::int64_t read_size(const ConfigKeys& keys, const char* key, bool needed) {
   return keys.is_null(key) || (!needed && !keys.has(key)) ? 0 : keys.size(key);
 }
 
-void refuse_what_is_not_computed(const ConfigKeys& keys) {
-  const auto activation = keys.text("hidden_act");
-  validate(activation.empty() || activation == "silu",
-           "{}: hidden_act is '{}'; llamesh computes silu", keys.name(), excerpt(activation));
+void refuse_what_is_not_computed(const LlamaVariant& variant, const ConfigKeys& keys) {
+  const auto [key, computed] = variant.activation_name;
+  const auto activation = keys.text(key);
+  validate(activation.empty() || activation == computed, "{}: {} is '{}'; llamesh computes {}",
+           keys.name(), key, excerpt(activation), computed);
   const auto* dropout = keys.find("attention_dropout");
   validate(dropout == nullptr || *dropout == 0, "{}: attention_dropout is {}; llamesh has none",
            keys.name(), keys.shown("attention_dropout"));
+}
+
+void read_layer_types(const LlamaVariant& variant, const ConfigKeys& keys, ModelConfig& c) {
+  c.layer_types = keys.texts("layer_types");
+  const auto every = keys.size_or("sliding_window_pattern", variant.full_attention_every);
+  keys.ignore({"_sliding_window_pattern"});
+  if (c.layer_types.empty())
+    for (std::int64_t i = 1; i <= c.num_hidden_layers; ++i)
+      c.layer_types.emplace_back(i % every == 0 ? full_attention : sliding_attention);
+  validate(std::ssize(c.layer_types) == c.num_hidden_layers,
+           "{}: layer_types has {} types, but num_hidden_layers is {}", keys.name(),
+           c.layer_types.size(), c.num_hidden_layers);
 }
 
 /// Refuses a list of layer types that differs from what the other keys say.
@@ -48,7 +61,10 @@ void read_window(const LlamaVariant& variant, const ConfigKeys& keys, ModelConfi
   if (by_layer && c.sliding_window > 0)
     c.max_window_layers = keys.has("max_window_layers") ? keys.size("max_window_layers", 0)
                                                         : default_max_window_layers;
-  check_layer_types(keys, c);
+  if (variant.takes("layer_types"))
+    read_layer_types(variant, keys, c);
+  else
+    check_layer_types(keys, c);
 }
 
 void write_window(const LlamaVariant& variant, const ModelConfig& c, nlohmann::ordered_json& json) {
@@ -100,7 +116,7 @@ void check_experts(const ModelConfig& c) {
 }  // namespace
 
 void read_llama_config(const LlamaVariant& variant, const ConfigKeys& keys, ModelConfig& c) {
-  refuse_what_is_not_computed(keys);
+  refuse_what_is_not_computed(variant, keys);
   variant.set_defaults(c);
   read_keys(keys, llama_keys.with(variant.keys), c);
   c.num_key_value_heads = read_size(keys, "num_key_value_heads", variant.needs_num_key_value_heads);
@@ -112,13 +128,14 @@ void read_llama_config(const LlamaVariant& variant, const ConfigKeys& keys, Mode
 
 void write_llama_config(const LlamaVariant& variant, const ModelConfig& c,
                         nlohmann::ordered_json& json) {
-  json["hidden_act"] = "silu";
+  json[variant.activation_name.key] = variant.activation_name.value;
   write_keys(c, llama_keys.with(variant.keys), json);
   json["num_key_value_heads"] = c.num_key_value_heads;
   json["head_dim"] = c.head_dim;
   if (variant.expert_count) write_experts(variant, c, json);
   write_window(variant, c, json);
   write_rope(c, json);
+  if (variant.takes("layer_types")) json["layer_types"] = c.layer_types;
 }
 
 void check_llama_config(const LlamaVariant& variant, const ModelConfig& c) {

@@ -7,7 +7,6 @@
 #include "model/config_keys.hpp"
 #include "model/family.hpp"
 #include "model/model_config.hpp"
-#include "model/transformer_block.hpp"
 
 namespace llamesh::model {
 
@@ -18,6 +17,12 @@ enum class QkNorm { none, per_head, projection };
 struct ExpertCountNames {
   const char* name;   ///< the one that all versions of transformers read
   const char* other;  ///< in other versions
+};
+
+/// What config.json says of an MLP's activation.
+struct ActivationName {
+  const char* key;
+  const char* value;
 };
 
 /// Keys of every family whose layer is Llama's.
@@ -37,8 +42,14 @@ struct LlamaVariant {
   // Sizes for which transformers has a number of its own; here an absent key is an error.
   bool needs_num_key_value_heads = false;
   bool needs_head_dim = false;
+  /// With layer_types, if a folder has none: each so many-th layer has no window.
+  std::int64_t full_attention_every = 1;
   bool qkv_bias = false;  ///< always on q, k and v
   QkNorm qk_norm = QkNorm::none;
+  ops::Activation activation = ops::Activation::swiglu;
+  ActivationName activation_name = {"hidden_act", "silu"};
+  float norm_offset = 0;                              ///< ModelTraits::norm_offset
+  bool scales_embedding = false;                      ///< by the square root of hidden_size
   std::optional<ExpertCountNames> expert_count = {};  ///< for families with experts
   LayerNames names = {};
 
@@ -50,6 +61,7 @@ void write_llama_config(const LlamaVariant& variant, const ModelConfig& config,
                         nlohmann::ordered_json& json);
 void check_llama_config(const LlamaVariant& variant, const ModelConfig& config);
 ParameterTable make_llama_table(const LlamaVariant& variant, const ModelConfig& config);
+ModelTraits llama_traits(const LlamaVariant& variant, const ModelConfig& config);
 /// Folders have a tensor for each expert: EXPERTS.number.NAME.weight.
 StateDict experts_state_dict(const ParameterTable& table);
 
@@ -75,10 +87,7 @@ constexpr Family llama_like(std::string_view name, std::string_view architecture
       .keys = llama_keys.with(variant.keys),
       .check = [](const ModelConfig& c) { check_llama_config(variant, c); },
       .make_table = [](const ModelConfig& c) { return make_llama_table(variant, c); },
-      .make_block =
-          [](const ModelConfig& c, const ParameterTable& table, std::size_t index) {
-            return make_transformer_block(c, table, index, variant.names);
-          },
+      .traits = [](const ModelConfig& c) { return llama_traits(variant, c); },
       .state_dict = variant.expert_count ? experts_state_dict : plain_state_dict};
 }
 

@@ -1,4 +1,5 @@
-#include <fmt/format.h>
+#include <cmath>
+#include <utility>
 
 #include "model/families/llama_like.hpp"
 #include "model/table_builder.hpp"
@@ -77,7 +78,7 @@ void add_llama_layer(TableBuilder& add, ModuleId layer, const LlamaVariant& vari
 ParameterTable make_llama_table(const LlamaVariant& variant, const ModelConfig& c) {
   const Blocks vocabulary{"vocab_size", c.vocab_size};
   const Shape vocabulary_shape{c.vocab_size, c.hidden_size};
-  TableBuilder add;
+  TableBuilder add(variant.norm_offset == 0 ? Initial::ones : Initial::zeros);
   const auto model = add.child(add.root(), "model");
   const auto embed_tokens =
       add.linear(model, "embed_tokens", vocabulary_shape, Role::vocab, vocabulary);
@@ -91,23 +92,28 @@ ParameterTable make_llama_table(const LlamaVariant& variant, const ModelConfig& 
   return add.table(embed_tokens, norm, lm_head);
 }
 
+ModelTraits llama_traits(const LlamaVariant& variant, const ModelConfig& c) {
+  ModelTraits traits{.layers = {}, .norm_offset = variant.norm_offset};
+  if (variant.scales_embedding)
+    traits.embedding_scale = std::sqrt(static_cast<float>(c.hidden_size));
+  for (std::size_t i = 0; std::cmp_less(i, c.num_hidden_layers); ++i)
+    traits.layers.push_back({.names = variant.names,
+                             .activation = variant.activation,
+                             .window = c.window(i),
+                             .rope = Rope{.theta = c.rope_theta, .scaling = c.rope_scaling}});
+  return traits;
+}
+
 StateDict experts_state_dict(const ParameterTable& table) {
-  StateDict dict;
+  StateDictBuilder dict(table);
   for (std::size_t i = 0; i < table.parameters.size(); ++i) {
     const auto id = static_cast<ParameterId>(i);
-    const auto& p = table[id];
-    if (p.shape.size() < 3) {
-      dict.push_back({p.name, p.shape, {{Box::whole(p.shape), id, Box::whole(p.shape)}}});
-      continue;
-    }
-    const auto& module = table[p.module].name;
-    const Shape matrix{p.shape[1], p.shape[2]};
-    for (std::int64_t e = 0; e < p.shape[0]; ++e)
-      dict.push_back({fmt::format("{}.{}{}.weight", module, e, p.name.substr(module.size())),
-                      matrix,
-                      {{Box::whole(matrix), id, Box{{e, 0, 0}, {1, matrix[0], matrix[1]}}}}});
+    if (is_stacked(table[id].role))
+      dict.unstacked(id);
+    else
+      dict.plain(id);
   }
-  return dict;
+  return dict.take();
 }
 
 }  // namespace llamesh::model

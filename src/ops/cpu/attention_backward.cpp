@@ -173,7 +173,7 @@ void block_of_queries(const Tiles& t, const Head<T>& head, const QueryBlock& blo
   const auto padded = round_up(head_dim, vec_width);
   const auto& [first, lead, count, row] = block;
   const auto all = block.width();
-  const auto scale = 1.0F / std::sqrt(static_cast<float>(head_dim));
+  const auto scale = 1.0F / s.score_divisor;
   load_block(t, head, block, head_dim, log2_e * scale);
   const FirstKeys first_keys(head.starts ? head.starts + row : nullptr, block, s.window);
   for (auto key = first_keys.begin(); key <= first; key = tile_end(key)) {

@@ -158,7 +158,7 @@ void load_queries(QueryTile& queries, Tiles& t, const Operands<T>& o, const Atte
   queries.row_max = t.pieces.take(tile);
   queries.row_sum = t.pieces.take(tile);
   load_queries(t.rows, block, padded, o.q.from(token, queries.head * s.head_dim), s.head_dim,
-               log2_e / std::sqrt(static_cast<float>(s.head_dim)));
+               log2_e / s.score_divisor);
   transpose(queries.queries, tile, t.rows, padded, block.width(), padded);
   std::fill_n(queries.out, padded * tile, 0.0F);
   // Finite, so that a query with all keys in a tile hidden gets exp2(-infinity - row_max) = 0.

@@ -10,11 +10,12 @@
 namespace llamesh::ops::cpu {
 namespace {
 
-/// scores[h * n + t] = q_h . key_t / sqrt(E) for the heads that share these keys.
+/// scores[h * n + t] = q_h . key_t / score_divisor for the `group` heads that share these keys.
 template <class T>
 void score(float* scores, const T* q, Rows<const T> keys, std::int64_t n, std::int64_t group,
-           std::int64_t head_dim) {
-  const float scale = 1.0F / std::sqrt(static_cast<float>(head_dim));
+           const AttentionShape& s) {
+  const auto head_dim = s.head_dim;
+  const float scale = 1.0F / s.score_divisor;
   for (std::int64_t t = 0; t < n; ++t)
     for (std::int64_t h = 0; h < group; ++h) {
       Vec dot{};
@@ -66,7 +67,7 @@ void attend(Tensor out, Tensor q, Tensor keys, Tensor values, const AttentionSha
     thread_local static Scratch scratch;
     auto* scores = scratch.array<float>(group * (n + s.head_dim));
     score(scores, Rows<const T>(q)[i] + first,
-          Rows<const T>(keys).from(begin, kv_head * s.head_dim), n, group, s.head_dim);
+          Rows<const T>(keys).from(begin, kv_head * s.head_dim), n, group, s);
     for (std::int64_t h = 0; h < group; ++h) softmax(scores + h * n, n);
     mix(Rows<T>(out)[i] + first, scores, Rows<const T>(values).from(begin, kv_head * s.head_dim),
         scores + group * n, n, group, s.head_dim);

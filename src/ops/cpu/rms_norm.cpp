@@ -46,6 +46,18 @@ float whole_row(const Tensor& row_sums, std::int64_t cols) {
   return static_cast<float>(row_sums ? row_sums.size(0) * cols : cols);
 }
 
+/// The scale of a row's elements: a weight and its offset.
+template <class T>
+struct Scale {
+  const T* weight;
+  float offset;
+  explicit Scale(const auto& call) : weight(call.w.template as<T>()), offset(call.offset) {}
+  template <class Lanes>
+  [[gnu::always_inline]] Vec at(std::int64_t i, Lanes lanes) const {
+    return load(weight + i, lanes) + offset;
+  }
+};
+
 /// The groups of columns that a weight of `cols` elements divides a matrix into, as rows of their
 /// own.
 template <class T>
@@ -76,35 +88,35 @@ void forward(const RmsNormCall& c) {
   const Groups<const T> from(c.x, cols);
   const Rows<T> total(c.sum);
   const Rows<const T> added(c.delta);
-  const auto* weight = c.w.as<T>();
+  const Scale<T> scale(c);
   auto* inverse = c.inverse_rms.as<float>();
-  for_each_block(
-      c.inverse_rms.numel(), rows_per_block(cols), [&](std::int64_t first, std::int64_t last) {
-        for (auto m = first; m < last; ++m) {
-          const auto squares = c.row_sums   ? total_of(c.row_sums, m)
-                               : added.data ? add_row(total[m], from[m], added[m], cols)
-                                            : square_row(from[m], cols);
-          const T* row = added.data ? total[m] : from[m];
-          inverse[m] = 1.0F / std::sqrt(squares / length + c.eps);
-          const auto factor = broadcast(inverse[m]);
-          for_each_vec(cols, [&](std::int64_t i, auto lanes) {
-            store(to[m] + i, load(row + i, lanes) * factor * load(weight + i, lanes), lanes);
-          });
-        }
-      });
+  for_each_block(c.inverse_rms.numel(), rows_per_block(cols),
+                 [&](std::int64_t first, std::int64_t last) {
+                   for (auto m = first; m < last; ++m) {
+                     const auto squares = c.row_sums   ? total_of(c.row_sums, m)
+                                          : added.data ? add_row(total[m], from[m], added[m], cols)
+                                                       : square_row(from[m], cols);
+                     const T* row = added.data ? total[m] : from[m];
+                     inverse[m] = 1.0F / std::sqrt(squares / length + c.eps);
+                     const auto factor = broadcast(inverse[m]);
+                     for_each_vec(cols, [&](std::int64_t i, auto lanes) {
+                       store(to[m] + i, load(row + i, lanes) * factor * scale.at(i, lanes), lanes);
+                     });
+                   }
+                 });
 }
 
 template <class T>
 void product_sums(const RmsNormBackwardCall& c, float* sums) {
   const Rows<const T> slope(c.dy), from(c.x);
-  const auto* weight = c.w.as<T>();
+  const Scale<T> scale(c);
   const auto* inverse = c.inverse_rms.as<float>();
   const auto cols = c.x.cols();
   for_each_block(c.x.rows(), rows_per_block(cols), [&](std::int64_t first, std::int64_t last) {
     for (auto m = first; m < last; ++m) {
       Vec products{};
       for_each_vec(cols, [&](std::int64_t i, auto lanes) {
-        products += load(slope[m] + i, lanes) * load(weight + i, lanes) *
+        products += load(slope[m] + i, lanes) * scale.at(i, lanes) *
                     (load(from[m] + i, lanes) * inverse[m]);
       });
       sums[m] = cpu::sum(products);
@@ -112,27 +124,27 @@ void product_sums(const RmsNormBackwardCall& c, float* sums) {
   });
 }
 
-/// dw_row += dy * x / rms. Returns the sum of dy w x / rms.
+/// dw_row += dy * x / rms. Returns the sum of dy scale x / rms.
 template <class T>
-float weight_row(float* dw_row, const T* dy, const T* x, const T* weight, float inverse,
+float weight_row(float* dw_row, const T* dy, const T* x, const Scale<T>& scale, float inverse,
                  std::int64_t cols) {
   Vec products{};
   for_each_vec(cols, [&](std::int64_t i, auto lanes) {
     const auto normed = load(x + i, lanes) * inverse;
     const auto slope = load(dy + i, lanes);
     store(dw_row + i, load(dw_row + i, lanes) + slope * normed, lanes);
-    products += slope * load(weight + i, lanes) * normed;
+    products += slope * scale.at(i, lanes) * normed;
   });
   return cpu::sum(products);
 }
 
-/// dx for one row: with g = dy w and n = x / rms, dx = (g - n mean(g n)) / rms.
+/// dx for one row: with g = dy scale and n = x / rms, dx = (g - n mean(g n)) / rms.
 template <class T>
-void input_row(T* dx, Accumulate accumulate, const T* dy, const T* x, const T* weight,
+void input_row(T* dx, Accumulate accumulate, const T* dy, const T* x, const Scale<T>& scale,
                float inverse, float mean, std::int64_t cols) {
   for_each_vec(cols, [&](std::int64_t i, auto lanes) {
     const auto normed = load(x + i, lanes) * inverse;
-    auto result = (load(dy + i, lanes) * load(weight + i, lanes) - normed * mean) * inverse;
+    auto result = (load(dy + i, lanes) * scale.at(i, lanes) - normed * mean) * inverse;
     if (accumulate == Accumulate::yes) result += load(dx + i, lanes);
     store(dx + i, result, lanes);
   });
@@ -148,16 +160,16 @@ void backward(const RmsNormBackwardCall& c) {
   auto* partial = reinterpret_cast<float*>(scratch.bytes(norm_backward_scratch(rows, cols)));
   const Groups<T> to(c.dx, cols);
   const Groups<const T> slope(c.dy, cols), from(c.x, cols);
-  const auto* weight = c.w.as<T>();
+  const Scale<T> scale(c);
   const auto* inverse = c.inverse_rms.as<float>();
   const float length = whole_row(c.row_sums, cols);
   for_each_block(rows, block, [&](std::int64_t first, std::int64_t last) {
     auto* dw_row = partial + first / block * cols;
     std::fill_n(dw_row, cols, 0.0F);
     for (auto m = first; m < last; ++m) {
-      const float own = weight_row(dw_row, slope[m], from[m], weight, inverse[m], cols);
+      const float own = weight_row(dw_row, slope[m], from[m], scale, inverse[m], cols);
       const float products = c.row_sums ? total_of(c.row_sums, m) : own;
-      input_row(to[m], c.accumulate_dx, slope[m], from[m], weight, inverse[m], products / length,
+      input_row(to[m], c.accumulate_dx, slope[m], from[m], scale, inverse[m], products / length,
                 cols);
     }
   });

@@ -1,6 +1,7 @@
 # Kernels and the code that chooses among them, relative to the source root. They compile as CUDA, or as C++ with the
 # emulator, which has no cuDNN.
 set(LLAMESH_CUDA_KERNELS
+    src/ops/cuda/activation.cu
     src/ops/cuda/attention/attention.cu
     src/ops/cuda/attention/attention_choice.cpp
     src/ops/cuda/attention/cached_attention.cu
@@ -15,12 +16,10 @@ set(LLAMESH_CUDA_KERNELS
     src/ops/cuda/elementwise.cu
     src/ops/cuda/embedding.cu
     src/ops/cuda/experts.cu
-    src/ops/cuda/gelu.cu
     src/ops/cuda/grouped_linear.cu
     src/ops/cuda/layer_norm.cu
     src/ops/cuda/mma_grouped_linear.cu
     src/ops/cuda/optimizers.cu
     src/ops/cuda/rms_norm.cu
-    src/ops/cuda/rope.cu
-    src/ops/cuda/swiglu.cu)
+    src/ops/cuda/rope.cu)
 list(TRANSFORM LLAMESH_CUDA_KERNELS PREPEND ${PROJECT_SOURCE_DIR}/)

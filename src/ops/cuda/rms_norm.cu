@@ -35,11 +35,26 @@ struct RowSums {
   }
 };
 
+/// The scale of a row's elements: a weight and its offset.
+template <class T>
+struct Scale {
+  const T* weight;
+  float offset;
+
+  template <int width>
+  __device__ __forceinline__ Pack<width> at(int col) const {
+    auto scale = load<width>(weight + col);
+#pragma unroll
+    for (int i = 0; i < width; ++i) scale.v[i] += offset;
+    return scale;
+  }
+};
+
 template <class T>
 struct NormRows {
   Rows<T> y, sum;
   Rows<const T> x, delta;  // delta.data null: none
-  const T* weight;
+  Scale<T> scale;
   float* inverse_rms;
   int cols;
   float eps;
@@ -81,9 +96,9 @@ __global__ void __launch_bounds__(max_threads) norm_kept(NormRows<T> a) {
     const int col = (p * blockDim.x + threadIdx.x) * width;
     if (col >= a.cols) continue;
     auto values = unpack<T>(kept[p]);
-    const auto weight = load<width>(a.weight + col);
+    const auto scale = a.scale.template at<width>(col);
 #pragma unroll
-    for (int i = 0; i < width; ++i) values.v[i] *= inverse * weight.v[i];
+    for (int i = 0; i < width; ++i) values.v[i] *= inverse * scale.v[i];
     store<width>(a.y[row] + col, values);
   }
 }
@@ -103,14 +118,14 @@ __global__ void __launch_bounds__(any_threads) norm_any(NormRows<T> a) {
   const float inverse = a.inverse(row, block_sum(squares, dynamic_shared_memory<float>()));
   if (threadIdx.x == 0) a.inverse_rms[row] = inverse;
   for (int col = threadIdx.x; col < a.cols; col += blockDim.x)
-    store_one(a.y[row] + col, load_one(from + col) * (inverse * load_one(a.weight + col)));
+    store_one(a.y[row] + col, load_one(from + col) * (inverse * a.scale.template at<1>(col).v[0]));
 }
 
 template <class T>
 struct BackwardRows {
   Rows<T> dx;
   Rows<const T> dy, x;
-  const T* weight;
+  Scale<T> scale;
   const float* inverse_rms;
   float* partial;  // (blocks, cols): each block's part of dw
   int rows, rows_a_block, cols;
@@ -141,14 +156,14 @@ struct KeptRow {
 #pragma unroll
     for (int p = 0; p < kept_packs; ++p) {
       if (col(p) >= a.cols) continue;
-      const auto weight = load<width>(a.weight + col(p));
+      const auto scale = a.scale.template at<width>(col(p));
       const auto g = unpack<T>(slope[p]);
       const auto n = unpack<T>(from[p]);
 #pragma unroll
       for (int i = 0; i < width; ++i) {
         const float product = g.v[i] * (n.v[i] * inverse);
         dw[p][i] += product;
-        products += product * weight.v[i];
+        products += product * scale.v[i];
       }
     }
     return products;
@@ -159,13 +174,13 @@ struct KeptRow {
 #pragma unroll
     for (int p = 0; p < kept_packs; ++p) {
       if (col(p) >= a.cols) continue;
-      const auto weight = load<width>(a.weight + col(p));
+      const auto scale = a.scale.template at<width>(col(p));
       auto g = unpack<T>(slope[p]);
       const auto n = unpack<T>(from[p]);
       const auto old = a.accumulate ? load<width>(a.dx[row] + col(p)) : Pack<width>{};
 #pragma unroll
       for (int i = 0; i < width; ++i)
-        g.v[i] = (g.v[i] * weight.v[i] - n.v[i] * inverse * mean) * inverse + old.v[i];
+        g.v[i] = (g.v[i] * scale.v[i] - n.v[i] * inverse * mean) * inverse + old.v[i];
       store<width>(a.dx[row] + col(p), g);
     }
   }
@@ -208,11 +223,11 @@ __global__ void __launch_bounds__(any_threads) backward_any(BackwardRows<T> a) {
     for (int col = threadIdx.x; col < a.cols; col += blockDim.x) {
       const float product = load_one(a.dy[row] + col) * (load_one(a.x[row] + col) * inverse);
       dw[col] += product;
-      products += product * load_one(a.weight + col);
+      products += product * a.scale.template at<1>(col).v[0];
     }
     const float mean = a.row_sums.mean(row, block_sum(products, sums), a.cols);
     for (int col = threadIdx.x; col < a.cols; col += blockDim.x) {
-      const float g = load_one(a.dy[row] + col) * load_one(a.weight + col);
+      const float g = load_one(a.dy[row] + col) * a.scale.template at<1>(col).v[0];
       const float old = a.accumulate ? load_one(a.dx[row] + col) : 0.0F;
       store_one(a.dx[row] + col, (g - load_one(a.x[row] + col) * inverse * mean) * inverse + old);
     }
@@ -245,8 +260,8 @@ __global__ void __launch_bounds__(any_threads) product_sums(BackwardRows<T> a, f
   const float inverse = a.inverse_rms[row];
   float products = 0;
   for (int col = threadIdx.x; col < a.cols; col += blockDim.x)
-    products +=
-        load_one(a.dy[row] + col) * (load_one(a.x[row] + col) * inverse) * load_one(a.weight + col);
+    products += load_one(a.dy[row] + col) * (load_one(a.x[row] + col) * inverse) *
+                a.scale.template at<1>(col).v[0];
   const float total = block_sum(products, dynamic_shared_memory<float>());
   if (threadIdx.x == 0) sums[row] = total;
 }
@@ -280,9 +295,9 @@ __global__ void __launch_bounds__(32 * group_warps)
   if (lane == 0) a.inverse_rms[group] = inverse;
   for (int col = lane * width; col < a.cols; col += 32 * width) {
     auto values = load<width>(from + col);
-    const auto weight = load<width>(a.weight + col);
+    const auto scale = a.scale.template at<width>(col);
 #pragma unroll
-    for (int i = 0; i < width; ++i) values.v[i] *= inverse * weight.v[i];
+    for (int i = 0; i < width; ++i) values.v[i] *= inverse * scale.v[i];
     store<width>(to + col, values);
   }
 }
@@ -307,22 +322,22 @@ __global__ void __launch_bounds__(32 * group_warps)
     float products = 0;
     for (int col = lane * width; col < a.cols; col += 32 * width) {
       const auto g = load<width>(dy + col), n = load<width>(x + col);
-      const auto weight = load<width>(a.weight + col);
+      const auto scale = a.scale.template at<width>(col);
 #pragma unroll
       for (int i = 0; i < width; ++i) {
         const float product = g.v[i] * (n.v[i] * inverse);
         dw[col + i] += product;
-        products += product * weight.v[i];
+        products += product * scale.v[i];
       }
     }
     const float mean = warp_sum(products) / static_cast<float>(a.cols);
     for (int col = lane * width; col < a.cols; col += 32 * width) {
       auto g = load<width>(dy + col);
-      const auto n = load<width>(x + col), weight = load<width>(a.weight + col);
+      const auto n = load<width>(x + col), scale = a.scale.template at<width>(col);
       const auto old = a.accumulate ? load<width>(dx + col) : Pack<width>{};
 #pragma unroll
       for (int i = 0; i < width; ++i)
-        g.v[i] = (g.v[i] * weight.v[i] - n.v[i] * inverse * mean) * inverse + old.v[i];
+        g.v[i] = (g.v[i] * scale.v[i] - n.v[i] * inverse * mean) * inverse + old.v[i];
       store<width>(dx + col, g);
     }
   }
@@ -350,7 +365,7 @@ NormRows<T> norm_rows(const RmsNormCall& c) {
           rows_of<T>(c.sum),
           rows_of<const T>(c.x),
           rows_of<const T>(c.delta),
-          c.w.as<T>(),
+          {c.w.as<T>(), c.offset},
           c.inverse_rms.as<float>(),
           static_cast<int>(c.w.numel()),
           c.eps,
@@ -363,7 +378,7 @@ BackwardRows<T> backward_rows(const RmsNormBackwardCall& c, float* partial,
   return {rows_of<T>(c.dx),
           rows_of<const T>(c.dy),
           rows_of<const T>(c.x),
-          c.w.as<T>(),
+          {c.w.as<T>(), c.offset},
           c.inverse_rms.as<float>(),
           partial,
           static_cast<int>(c.inverse_rms.numel()),

@@ -67,7 +67,7 @@ struct AttentionRows {
   const std::int32_t* document_starts;  // (B, T) or null
   QueryRuns runs;
   int sequence, keys, heads, kv_heads, head_dim;
-  float scale;                // 1 / sqrt(E)
+  float scale;                // of the scores
   Rows<const float> cos_sin;  // (T, E) from rope(), or null
   int window;                 // keys that a query sees at most; 0: all
 
@@ -122,7 +122,7 @@ AttentionRows<T> attention_rows(const AttentionCall& c, const AttentionGradients
           static_cast<int>(s.heads),
           static_cast<int>(s.kv_heads),
           static_cast<int>(s.head_dim),
-          1.0F / std::sqrt(static_cast<float>(s.head_dim)),
+          1.0F / s.score_divisor,
           g.cos_sin ? rows_of<const float>(g.cos_sin) : Rows<const float>{},
           s.window < s.keys ? static_cast<int>(s.window) : 0};
 }

@@ -120,8 +120,8 @@ void cached_attention(Stream& stream, Tensor out, Tensor q, Tensor keys, Tensor 
            (warps * shape.head_dim + 2 * warps) * 4, stream,
            Cached<T>{rows_of<T>(out), rows_of<const T>(q), rows_of<const T>(keys),
                      rows_of<const T>(values), static_cast<int>(shape.heads / shape.kv_heads),
-                     static_cast<int>(shape.head_dim), past,
-                     1.0F / std::sqrt(static_cast<float>(shape.head_dim)), shape.window});
+                     static_cast<int>(shape.head_dim), past, 1.0F / shape.score_divisor,
+                     shape.window});
   });
 }
 

@@ -63,10 +63,6 @@ void put_out(const Handle& tensor, const Tensor_attributes& where) {
   tensor->set_dim(where.get_dim()).set_stride(where.get_stride());
 }
 
-float scale_of(const CudnnProblem& problem) {
-  return 1.0F / std::sqrt(static_cast<float>(problem.head_dim));
-}
-
 void set_types(Graph& graph) {
   graph.set_io_data_type(fe::DataType_t::BFLOAT16)
       .set_intermediate_data_type(fe::DataType_t::FLOAT)
@@ -85,7 +81,7 @@ void describe_forward(Graph& graph, const CudnnProblem& problem) {
   const Tensors make(problem);
   set_types(graph);
   fe::graph::SDPA_attributes how;
-  how.set_name("attention").set_generate_stats(true).set_attn_scale(scale_of(problem));
+  how.set_name("attention").set_generate_stats(true).set_attn_scale(1.0F / problem.score_divisor);
   set_mask(how, problem);
   const auto [out, statistics] =
       graph.sdpa(graph.tensor(make.q(q_)), graph.tensor(make.k(k_)), graph.tensor(make.v(v_)), how);
@@ -97,7 +93,7 @@ void describe_backward(Graph& graph, const CudnnProblem& problem) {
   const Tensors make(problem);
   set_types(graph);
   fe::graph::SDPA_backward_attributes how;
-  how.set_name("attention_backward").set_attn_scale(scale_of(problem));
+  how.set_name("attention_backward").set_attn_scale(1.0F / problem.score_divisor);
   set_mask(how, problem);
   how.set_deterministic_algorithm(true);
   const auto [dq, dk, dv] = graph.sdpa_backward(
@@ -136,6 +132,7 @@ CudnnProblem::CudnnProblem(const AttentionCall& call)
       kv_heads(call.shape.kv_heads),
       head_dim(call.shape.head_dim),
       window(call.shape.window < call.shape.sequence ? call.shape.window : 0),
+      score_divisor(call.shape.score_divisor),
       q_stride(call.q.row_stride()),
       k_stride(call.k.row_stride()),
       v_stride(call.v.row_stride()),

@@ -19,13 +19,14 @@ struct CudnnProblem {
 
   std::int64_t batch, sequence, heads, kv_heads, head_dim;
   std::int64_t window;  ///< 0: none
+  float score_divisor;
   std::int64_t q_stride, k_stride, v_stride, out_stride;
 
   auto operator<=>(const CudnnProblem&) const = default;
 };
 
-/// One attention pass as a cuDNN graph: bf16, causal, fp32 sums and softmax, scaled by 1 / sqrt(E).
-/// The backward pass is cuDNN's deterministic one.
+/// One attention pass as a cuDNN graph: bf16, causal, fp32 sums and softmax. The backward pass is
+/// cuDNN's deterministic one.
 ///
 /// The forward pass stores statistics max + ln(sum(exp(score - max))) over scaled scores, which
 /// equals our log_sum_exp. (In cudnn_frontend/node/softmax.h, after scaling: reduce MAX, SUB, EXP,

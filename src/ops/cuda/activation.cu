@@ -1,0 +1,145 @@
+#include "ops/cuda/kernels.hpp"
+#include "ops/cuda/vectorized.cuh"
+
+// Memory-bound: with a gate, forward reads 2 F elements per token and writes F; backward reads 3 F
+// and writes 2 F, plus F if it recomputes the forward result. bf16 uses the fast exponential and
+// division: the exact ones would take as long as the memory traffic.
+namespace LLAMESH_OPS_CUDA {
+namespace {
+
+constexpr int threads = 256;
+
+template <class T>
+__device__ __forceinline__ float sigmoid(float x) {
+  const float below = 1.0F + exp_for<T>(-x);
+  if constexpr (std::is_same_v<T, float>)
+    return 1.0F / below;
+  else
+    return __fdividef(1.0F, below);
+}
+
+// An activation f is described by w with f(x) = x w(x), and by f' from x and w(x).
+
+struct Silu {
+  template <class T>
+  static __device__ __forceinline__ float weight(float x) {
+    return sigmoid<T>(x);
+  }
+  /// Returns d f'(x).
+  static __device__ __forceinline__ float times_slope(float d, float x, float w) {
+    return d * w * (1.0F + x * (1.0F - w));
+  }
+};
+
+/// GELU's tanh form: w(x) = (1 + tanh(u)) / 2 = sigmoid(2 u), with u = sqrt(2 / pi) (x + 0.044715
+/// x^3).
+struct GeluTanh {
+  static constexpr float cubic = 0.044715F;
+  static constexpr float twice_sqrt_2_over_pi = 1.5957691216057308F;
+
+  template <class T>
+  static __device__ __forceinline__ float weight(float x) {
+    return sigmoid<T>(twice_sqrt_2_over_pi * (x + cubic * x * x * x));
+  }
+  static __device__ __forceinline__ float times_slope(float d, float x, float w) {
+    const float du = twice_sqrt_2_over_pi * (1.0F + 3.0F * cubic * x * x);
+    return d * (w + x * w * (1.0F - w) * du);
+  }
+};
+
+/// Columns along grid x, rows along grid y.
+template <class F, bool gated, int width, class T>
+__global__ void __launch_bounds__(threads)
+    forward(Rows<T> out, Rows<const T> x, std::int64_t rows, int cols) {
+  const int col = (blockIdx.x * blockDim.x + threadIdx.x) * width;
+  if (col >= cols) return;
+  for (std::int64_t m = blockIdx.y; m < rows; m += gridDim.y) {
+    auto values = load<width>(x[m] + col);
+    const auto up = gated ? load<width>(x[m] + cols + col) : Pack<width>{};
+#pragma unroll
+    for (int i = 0; i < width; ++i) {
+      const float w = F::template weight<T>(values.v[i]);
+      values.v[i] *= gated ? w * up.v[i] : w;
+    }
+    store<width>(out[m] + col, values);
+  }
+}
+
+template <class F, bool gated, int width, class T>
+__global__ void __launch_bounds__(threads) backward(Rows<T> dx, Rows<T> out, Rows<const T> dout,
+                                                    Rows<const T> x, std::int64_t rows, int cols) {
+  const int col = (blockIdx.x * blockDim.x + threadIdx.x) * width;
+  if (col >= cols) return;
+  for (std::int64_t m = blockIdx.y; m < rows; m += gridDim.y) {
+    auto values = load<width>(x[m] + col);
+    auto up = gated ? load<width>(x[m] + cols + col) : Pack<width>{};
+    const auto d = load<width>(dout[m] + col);
+    auto again = values;
+#pragma unroll
+    for (int i = 0; i < width; ++i) {
+      const float v = values.v[i], w = F::template weight<T>(v);
+      again.v[i] = gated ? v * (w * up.v[i]) : v * w;
+      values.v[i] = F::times_slope(gated ? d.v[i] * up.v[i] : d.v[i], v, w);
+      up.v[i] = d.v[i] * v * w;
+    }
+    store<width>(dx[m] + col, values);
+    if constexpr (gated) store<width>(dx[m] + cols + col, up);
+    if (out.data != nullptr) store<width>(out[m] + col, again);
+  }
+}
+
+template <int width>
+Grid grid_of(std::int64_t rows, std::int64_t cols) {
+  return {divide_up(cols, threads * width), rows < 65535 ? rows : 65535};
+}
+
+/// Calls body<F, gated, width, T>(), with rows of `cols` elements.
+template <class Body>
+void with_activation(Activation activation, DType dtype, std::int64_t cols, bool is_aligned,
+                     const Body& body) {
+  with_type(dtype, [&]<class T>(std::type_identity<T>) {
+    constexpr int wide = per_16_bytes<T>;
+    const bool can = cols % wide == 0 && is_aligned;
+    with_width<wide>(can, [&]<int width>(std::integral_constant<int, width>) {
+      switch (activation) {
+        case Activation::swiglu:
+          return body.template operator()<Silu, true, width, T>();
+        case Activation::geglu:
+          return body.template operator()<GeluTanh, true, width, T>();
+        case Activation::gelu:
+          return body.template operator()<GeluTanh, false, width, T>();
+      }
+    });
+  });
+}
+
+}  // namespace
+
+void activate(Stream& stream, Tensor out, Tensor x, Activation activation) {
+  const auto rows = out.rows(), cols = out.cols();
+  expects(x.cols() == inputs_of(activation) * cols && x.rows() == rows, "activate shapes");
+  if (out.numel() == 0) return;
+  with_activation(activation, out.dtype(), cols, aligned(out, x),
+                  [&]<class F, bool gated, int width, class T>() {
+                    launch(&forward<F, gated, width, T>, grid_of<width>(rows, cols), threads, 0,
+                           stream, rows_of<T>(out), rows_of<const T>(x), rows,
+                           static_cast<int>(cols));
+                  });
+}
+
+void activate_backward(Stream& stream, Tensor dx, Tensor out, Tensor dout, Tensor x,
+                       Activation activation) {
+  const auto rows = dout.rows(), cols = dout.cols();
+  expects(x.cols() == inputs_of(activation) * cols && x.rows() == rows &&
+              same_matrix_shape(dx, x) && (!out || same_matrix_shape(out, dout)),
+          "activate_backward shapes");
+  if (dout.numel() == 0) return;
+  with_activation(activation, dout.dtype(), cols, aligned(dx, out, dout, x),
+                  [&]<class F, bool gated, int width, class T>() {
+                    launch(&backward<F, gated, width, T>, grid_of<width>(rows, cols), threads, 0,
+                           stream, rows_of<T>(dx), rows_of<T>(out), rows_of<const T>(dout),
+                           rows_of<const T>(x), rows, static_cast<int>(cols));
+                  });
+}
+
+}  // namespace LLAMESH_OPS_CUDA
