@@ -43,10 +43,11 @@ constexpr std::string_view harmless_keys[] = {
     "problem_type", "return_dict", "task_specific_params", "tie_encoder_decoder",
     "tie_last_hidden_states",
     // generation
-    "bad_words_ids", "begin_suppress_tokens", "diversity_penalty", "do_sample", "early_stopping",
-    "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "forced_bos_token_id",
-    "forced_eos_token_id", "length_penalty", "max_length", "max_new_tokens", "min_length",
-    "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences", "output_scores",
+    "bad_words_ids", "begin_suppress_tokens", "cache_implementation", "diversity_penalty",
+    "do_sample", "early_stopping", "encoder_no_repeat_ngram_size",
+    "exponential_decay_length_penalty", "forced_bos_token_id", "forced_eos_token_id",
+    "length_penalty", "max_length", "max_new_tokens", "min_length", "no_repeat_ngram_size",
+    "num_beam_groups", "num_beams", "num_return_sequences", "output_scores",
     "remove_invalid_values", "repetition_penalty", "return_dict_in_generate", "suppress_tokens",
     "temperature", "top_k", "top_p", "typical_p",
     // how transformers divides a model among devices

@@ -48,6 +48,7 @@ extern const Family mistral_family;    ///< Mistral 7B and its descendants
 extern const Family qwen2_family;      ///< Qwen 2 and 2.5
 extern const Family qwen3_family;      ///< Qwen 3, dense
 extern const Family olmo2_family;      ///< OLMo 2
+extern const Family gemma3_family;     ///< Gemma 3, text
 extern const Family mixtral_family;    ///< Mixtral 8x7B and 8x22B
 extern const Family qwen3_moe_family;  ///< Qwen 3, sparse
 extern const Family gpt2_family;       ///< GPT-2, minGPT and GPT-3's shapes

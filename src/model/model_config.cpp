@@ -102,6 +102,8 @@ ModelConfig ModelConfig::resolved() const {
              hidden_size, num_attention_heads);
     c.head_dim = hidden_size / num_attention_heads;
   }
+  if (c.query_pre_attn_scalar == 0 && known.keys.contains("query_pre_attn_scalar"))
+    c.query_pre_attn_scalar = c.head_dim;
   validate(c.head_dim <= widest / num_attention_heads,
            "model.head_dim is {}; allowed with {} heads: 1 to {}", c.head_dim, num_attention_heads,
            widest / num_attention_heads);

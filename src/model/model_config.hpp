@@ -84,10 +84,12 @@ struct ModelConfig {
   double layer_norm_epsilon = 1e-5;
   double rope_theta = 10000.0;
   std::optional<RopeScaling> rope_scaling;
-  std::int64_t num_experts = 0;               ///< in each MLP; 0: the family has none
-  std::int64_t num_experts_per_tok = 0;       ///< a token takes so many of them
-  std::int64_t moe_intermediate_size = 0;     ///< an expert's; 0: intermediate_size
-  std::int64_t decoder_sparse_step = 1;       ///< each so many-th layer has experts,
+  double rope_local_base_freq = 1e4;       ///< rope_theta of layers with a window, never scaled
+  std::int64_t query_pre_attn_scalar = 0;  ///< scores are divided by its square root; 0: head_dim
+  std::int64_t num_experts = 0;            ///< in each MLP; 0: the family has none
+  std::int64_t num_experts_per_tok = 0;    ///< a token takes so many of them
+  std::int64_t moe_intermediate_size = 0;  ///< an expert's; 0: intermediate_size
+  std::int64_t decoder_sparse_step = 1;    ///< each so many-th layer has experts,
   std::vector<std::int64_t> mlp_only_layers;  ///< but for these, numbered from 0
   bool norm_topk_prob = true;           ///< whether a token's weights of its experts add up to 1
   bool output_router_logits = false;    ///< whether the load-balancing loss is added
@@ -202,6 +204,10 @@ inline constexpr auto model_keys = [] {
       ModelKey{"layer_norm_epsilon", &C::layer_norm_epsilon, epsilon, allowed, optional, later},
       ModelKey{"rope_theta", &C::rope_theta, above(0), allowed},
       ModelKey{"rope_scaling", &C::rope_scaling, any, allowed},
+      ModelKey{"rope_local_base_freq", &C::rope_local_base_freq, above(0), allowed, optional,
+               later},
+      ModelKey{"query_pre_attn_scalar", &C::query_pre_attn_scalar, size_or_0, meaning, optional,
+               later, /*automatic=*/true},
       ModelKey{"num_experts", &C::num_experts, length_or_0, reshapes, special, later},
       ModelKey{"num_experts_per_tok", &C::num_experts_per_tok, length_or_0, meaning, needed, later},
       ModelKey{"moe_intermediate_size", &C::moe_intermediate_size, size_or_0, reshapes, needed,

@@ -49,6 +49,7 @@ TEST(HfModels, HaveTheKnownNumbersOfParameters) {
                                                      {"olmo2-7b", 7'298'617'344},
                                                      {"olmo2-13b", 13'716'198'400},
                                                      {"olmo2-32b", 32'234'279'936},
+                                                     {"gemma3-1b", 999'885'952},
                                                      {"mixtral-8x7b", 46'702'792'704},
                                                      {"mixtral-8x22b", 140'620'634'112},
                                                      {"qwen3-30b-a3b", 30'532'122'624},

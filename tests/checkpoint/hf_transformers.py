@@ -122,6 +122,9 @@ def main(llamesh):
     known = tuple(map(int, transformers.__version__.split(".")[:2])) >= (4, 51)  # Qwen 3
     if known:
         models |= {"qwen2": 1, "mistral": 2, "qwen3": 1, "olmo2": 2, "gpt2": 1, "mixtral": 2, "qwen3_moe": 1}
+    if tuple(map(int, transformers.__version__.split(".")[:2])) >= (4, 53):  # layer_types
+        models["gemma3"] = 2
+        families += ("gemma3",)
     with tempfile.TemporaryDirectory() as work:
         worst = max(check(llamesh, name, ranks, work) for name, ranks in models.items())
         trained = max(check_training(llamesh, name, work) for name in families) if known else None

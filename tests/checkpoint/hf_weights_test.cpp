@@ -42,7 +42,7 @@ std::int64_t wrong(const test::Job& job, const Expected& expected) {
 TEST(HfWeights, GoldenFolders) {
   for (const std::string name :
        {"gqa_8_2", "tied_6_3", "llama3_rope", "tied_4_2", "qwen2", "mistral", "qwen3", "olmo2",
-        "gpt2", "gpt2_hub", "mixtral", "qwen3_moe"}) {
+        "gpt2", "gpt2_hub", "gemma3", "mixtral", "qwen3_moe"}) {
     const auto golden = test::load_golden(name == "gpt2_hub" ? "gpt2" : name);
     const auto config = model::read_config_json(golden_folder / name);
     EXPECT_EQ(model::to_config_json(config),

@@ -25,7 +25,7 @@ std::string config_of(const std::string& family, const std::string& more = "") {
                 "num_attention_heads": 6, "num_key_value_heads": 2, "vocab_size": 101})");
   json["architectures"] = {f.architecture};
   json["model_type"] = f.name;
-  if (family == "qwen3") json["head_dim"] = 8;
+  if (family == "qwen3" || family == "gemma3_text") json["head_dim"] = 8;
   if (f.keys.contains("num_experts"))
     json.update({{family == "mixtral" ? "num_local_experts" : "num_experts", 8},
                  {"num_experts_per_tok", 2}});
@@ -78,6 +78,11 @@ TEST(Families, ReadTheirKeys) {
       config("qwen3_moe", R"("output_router_logits": true, "router_aux_loss_coef": 0)");
   EXPECT_TRUE(balanced.output_router_logits);
   EXPECT_EQ(balanced.router_aux_loss_coef, 0);
+  const auto gemma3 = config("gemma3_text", R"("sliding_window_pattern": 2)");
+  EXPECT_EQ(gemma3.window(0), 4096);
+  EXPECT_EQ(gemma3.window(1), 0);
+  EXPECT_EQ(gemma3.query_pre_attn_scalar, 256);
+  EXPECT_TRUE(gemma3.tie_word_embeddings);
   const auto gpt2 = config("gpt2", R"("resid_pdrop": 0.0, "embd_pdrop": 0.0)");
   EXPECT_EQ(gpt2.intermediate_size, 192);
   EXPECT_TRUE(gpt2.tie_word_embeddings);
@@ -93,6 +98,10 @@ TEST(Families, ReadFoldersOfTheHub) {
   config("llama", R"("is_llama_config": true, "rope_interleaved": false, "pretraining_tp": 1,
       "transformers.js_config": {"dtype": "q4"}, "max_sequence_length": 2048, "rope_scaling": null,
       "pad_token_id": 2, "use_cache": true, "torch_dtype": "bfloat16", "unsloth_fixed": true)");
+  config("gemma3_text", R"("_sliding_window_pattern": 6, "cache_implementation": "hybrid",
+      "attn_logit_softcapping": null, "final_logit_softcapping": null,
+      "use_bidirectional_attention": false, "max_position_embeddings": 32768,
+      "eos_token_id": [1, 106])");
   config("qwen2", R"("use_mrope": false, "use_sliding_window": false, "sliding_window": 131072,
       "max_window_layers": 28, "max_position_embeddings": 32768)");
 }
@@ -107,6 +116,10 @@ TEST(Families, WriteWhatTheyRead) {
       {"qwen2", R"("use_sliding_window": true, "sliding_window": 24, "max_window_layers": 1)"},
       {"qwen3", R"("head_dim": 10, "attention_bias": true)"},
       {"olmo2", ""},
+      {"gemma3_text", ""},
+      {"gemma3_text", R"("sliding_window": 24, "query_pre_attn_scalar": 6, "rope_theta": 5e5,
+                         "rope_local_base_freq": 500, "attention_bias": true,
+                         "rope_scaling": {"rope_type": "linear", "factor": 8})"},
       {"mixtral", R"("num_local_experts": 3, "sliding_window": 24)"},
       {"mixtral", R"("output_router_logits": true, "router_aux_loss_coef": 0.02)"},
       {"mixtral", R"("router_aux_loss_coef": 0)"},
@@ -145,6 +158,21 @@ TEST(Families, NameWhatTheyDoNotCompute) {
       {"qwen2", R"("layer_types": ["full_attention", "sliding_attention", "full_attention"])",
        "layer_types is [\"full_attention\",\"sliding_attention\""},
       {"qwen3", R"("attention_dropout": 0.5)", "attention_dropout is 0.5"},
+      {"gemma3_text", R"("hidden_activation": "silu")", "llamesh computes gelu_pytorch_tanh"},
+      {"gemma3_text", R"("final_logit_softcapping": 30.0)",
+       "final_logit_softcapping is 30.0, and llamesh does not know this key"},
+      {"gemma3_text", R"("layer_types": ["full_attention"])",
+       "layer_types has 1 types, but num_hidden_layers is 3"},
+      {"gemma3_text", R"("layer_types": ["full_attention", "chunked_attention", "full_attention"])",
+       "model.layer_types has 'chunked_attention'; known: sliding_attention, full_attention"},
+      {"gemma3_text", R"("layer_types": 3)", "layer_types: expected a list of strings, got 3"},
+      {"gemma3_text", R"("rope_parameters": {"full_attention": {"rope_type": "default"},
+          "sliding_attention": {"rope_type": "linear", "factor": 2.0}})",
+       "sliding_attention is scaled"},
+      {"gemma3_text", R"("rope_scaling": {"rope_type": "linear", "factor": 2.0},
+          "rope_parameters": {"full_attention": {"rope_type": "default"}})",
+       "both rope_scaling and rope_parameters are set"},
+      {"gemma3_text", R"("rope_scaling": {"type": "linear", "factor": 2.0})", "name it rope_type"},
       {"mixtral", R"("num_local_experts": 4, "num_experts_per_tok": 5)",
        "model.num_experts_per_tok is 5, but num_experts is 4"},
       {"mixtral", R"("output_router_logits": 1)", "output_router_logits: expected true or false"},
@@ -250,6 +278,12 @@ TEST(Families, RefuseOthersKeys) {
       "llama", [](auto& c) { c.layer_norm_epsilon = 1e-3; },
       "model.layer_norm_epsilon is set, but the family llama has none");
   expect(
+      "mistral", [](auto& c) { c.layer_types = {"full_attention"}; },
+      "model.layer_types is set, but the family mistral has none");
+  expect(
+      "llama", [](auto& c) { c.query_pre_attn_scalar = 8; },
+      "model.query_pre_attn_scalar is set, but the family llama has none");
+  expect(
       "gpt2", [](auto& c) { c.rope_theta = 5e5; },
       "model.rope_theta is set, but the family gpt2 has none");
   expect(
@@ -274,9 +308,43 @@ TEST(Families, UnknownOnesAreToldWhichAreKnown) {
     EXPECT_STREQ(error.what(),
                  "config.json: architectures is [\"PhiForCausalLM\"] and model_type missing; "
                  "llamesh trains LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, "
-                 "Qwen3ForCausalLM, Olmo2ForCausalLM, MixtralForCausalLM, "
+                 "Qwen3ForCausalLM, Olmo2ForCausalLM, Gemma3ForCausalLM, MixtralForCausalLM, "
                  "Qwen3MoeForCausalLM, GPT2LMHeadModel");
   }
+}
+
+/// Versions 4 and 5 of transformers name a RoPE per type of layer differently.
+TEST(Gemma3, RopeByTypeIsReadFromBothVersions) {
+  const auto before = config("gemma3_text", R"("rope_theta": 5e5, "rope_local_base_freq": 500,
+      "rope_scaling": {"rope_type": "linear", "factor": 8})");
+  const auto now = config("gemma3_text", R"("rope_parameters": {
+      "full_attention": {"rope_theta": 5e5, "rope_type": "linear", "factor": 8},
+      "sliding_attention": {"rope_theta": 500, "rope_type": "default"}})");
+  EXPECT_EQ(to_config_json(before), to_config_json(now));
+  EXPECT_EQ(now.rope_local_base_freq, 500);
+  EXPECT_EQ(now.rope_scaling->factor, 8);
+}
+
+TEST(Gemma3, LayersDifferByTheirTypes) {
+  auto c = config("gemma3_text", R"("rope_scaling": {"rope_type": "linear", "factor": 8})");
+  c.layer_types = {"sliding_attention", "full_attention"};  // repeats
+  c.num_hidden_layers = 5;
+  c = c.resolved();
+  const auto traits = traits_of(c);
+  std::vector<std::int64_t> windows;
+  std::vector<double> thetas;
+  for (const auto& layer : traits.layers) {
+    windows.push_back(layer.window);
+    thetas.push_back(layer.rope->theta);
+    EXPECT_EQ(layer.rope->scaling.has_value(), layer.window == 0);
+    EXPECT_EQ(layer.score_divisor, 16);
+  }
+  EXPECT_EQ(windows, (std::vector<std::int64_t>{4096, 0, 4096, 0, 4096}));
+  EXPECT_EQ(thetas, (std::vector<double>{1e4, 1e6, 1e4, 1e6, 1e4}));
+  EXPECT_EQ(traits.norm_offset, 1);
+  EXPECT_FLOAT_EQ(traits.embedding_scale, std::sqrt(48.0F));
+  for (const auto& p : parameter_table(c).parameters)
+    EXPECT_EQ(p.initial, p.shape.size() == 1 ? Initial::zeros : Initial::normal) << p.name;
 }
 
 /// The dict holds each element of each parameter once, in tensors as transformers writes them.

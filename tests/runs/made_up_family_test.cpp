@@ -191,6 +191,7 @@ TEST_F(MadeUpFamily, IsUnknownToOthers) {
   } catch (const Error& error) {
     EXPECT_EQ(std::string(error.what()),
               "model.family 'lanter' is unknown; known: llama, mistral, qwen2, qwen3, olmo2, "
+              "gemma3_text, "
               "mixtral, qwen3_moe, gpt2, lantern");
   }
 }

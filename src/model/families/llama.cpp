@@ -35,6 +35,28 @@ constexpr LlamaVariant olmo2{.keys = {"attention_bias"},
                                        .norm_before_mlp = "",
                                        .norm_after_mlp = "post_feedforward_layernorm"}};
 
+constexpr LlamaVariant gemma3{.keys = {"attention_bias", "sliding_window", "layer_types",
+                                       "rope_local_base_freq", "query_pre_attn_scalar"},
+                              .set_defaults =
+                                  [](ModelConfig& c) {
+                                    c.rms_norm_eps = 1e-6;
+                                    c.tie_word_embeddings = true;
+                                    c.rope_theta = 1e6;
+                                    c.query_pre_attn_scalar = 256;
+                                  },
+                              .sliding_window = 4096,
+                              .needs_num_key_value_heads = true,
+                              .needs_head_dim = true,
+                              .full_attention_every = 6,
+                              .qk_norm = QkNorm::per_head,
+                              .activation = ops::Activation::geglu,
+                              .activation_name = {"hidden_activation", "gelu_pytorch_tanh"},
+                              .norm_offset = 1,
+                              .scales_embedding = true,
+                              .names = {.norm_after_attention = "post_attention_layernorm",
+                                        .norm_before_mlp = "pre_feedforward_layernorm",
+                                        .norm_after_mlp = "post_feedforward_layernorm"}};
+
 constexpr LlamaVariant mixtral{
     .keys = {"sliding_window", "num_experts", "num_experts_per_tok", "output_router_logits",
              "router_aux_loss_coef", "router_z_loss_coef"},
@@ -69,6 +91,7 @@ const Family mistral_family = llama_like<mistral>("mistral", "MistralForCausalLM
 const Family qwen2_family = llama_like<qwen2>("qwen2", "Qwen2ForCausalLM");
 const Family qwen3_family = llama_like<qwen3>("qwen3", "Qwen3ForCausalLM");
 const Family olmo2_family = llama_like<olmo2>("olmo2", "Olmo2ForCausalLM");
+const Family gemma3_family = llama_like<gemma3>("gemma3_text", "Gemma3ForCausalLM");
 const Family mixtral_family = llama_like<mixtral>("mixtral", "MixtralForCausalLM");
 const Family qwen3_moe_family = llama_like<qwen3_moe>("qwen3_moe", "Qwen3MoeForCausalLM");
 

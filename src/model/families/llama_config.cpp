@@ -123,7 +123,7 @@ void read_llama_config(const LlamaVariant& variant, const ConfigKeys& keys, Mode
   c.head_dim = read_size(keys, "head_dim", variant.needs_head_dim);
   if (variant.expert_count) read_experts(variant, keys, c);
   read_window(variant, keys, c);
-  read_rope(keys, c);
+  read_rope(variant, keys, c);
 }
 
 void write_llama_config(const LlamaVariant& variant, const ModelConfig& c,

@@ -96,11 +96,16 @@ ModelTraits llama_traits(const LlamaVariant& variant, const ModelConfig& c) {
   ModelTraits traits{.layers = {}, .norm_offset = variant.norm_offset};
   if (variant.scales_embedding)
     traits.embedding_scale = std::sqrt(static_cast<float>(c.hidden_size));
+  const bool has_local_rope = variant.takes("rope_local_base_freq");
   for (std::size_t i = 0; std::cmp_less(i, c.num_hidden_layers); ++i)
-    traits.layers.push_back({.names = variant.names,
-                             .activation = variant.activation,
-                             .window = c.window(i),
-                             .rope = Rope{.theta = c.rope_theta, .scaling = c.rope_scaling}});
+    traits.layers.push_back(
+        {.names = variant.names,
+         .activation = variant.activation,
+         .window = c.window(i),
+         .rope = has_local_rope && c.window(i) > 0
+                     ? Rope{.theta = c.rope_local_base_freq}
+                     : Rope{.theta = c.rope_theta, .scaling = c.rope_scaling},
+         .score_divisor = std::sqrt(static_cast<float>(c.query_pre_attn_scalar))});
   return traits;
 }
 

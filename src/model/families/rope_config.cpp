@@ -55,9 +55,17 @@ bool has_block(const ConfigKeys& keys, const char* key) {
   return keys.has(key) && !keys.find(key)->empty();
 }
 
+/// Refuses what versions of transformers read differently if there is a RoPE per type of layer.
+void refuse_ambiguous_blocks(const ConfigKeys& keys, const ConfigKeys& rope) {
+  validate(!has_block(keys, "rope_scaling") || !has_block(keys, "rope_parameters"),
+           "{}: both rope_scaling and rope_parameters are set; remove one", keys.name());
+  validate(!rope.has("type") || rope.has("rope_type"),
+           "{}: type is set, but not rope_type; name it rope_type", rope.name());
+}
+
 }  // namespace
 
-void read_rope(const ConfigKeys& keys, ModelConfig& c) {
+void read_rope(const LlamaVariant& variant, const ConfigKeys& keys, ModelConfig& c) {
   const auto check_whole_heads = [](const ConfigKeys& at) {
     validate(at.number("partial_rotary_factor", 1) == 1,
              "{}: partial_rotary_factor is {}; llamesh rotates whole heads", at.name(),
@@ -69,10 +77,24 @@ void read_rope(const ConfigKeys& keys, ModelConfig& c) {
   // If there are both, every version of transformers takes rope_scaling as a whole.
   const char* const key = has_block(keys, "rope_scaling") ? "rope_scaling" : "rope_parameters";
   if (!has_block(keys, key)) return;
+  const auto read_block = [&](const ConfigKeys& rope, double& theta) {
+    check_whole_heads(rope);
+    theta = rope.number("rope_theta", theta);
+    auto scaling = read_scaling(keys, rope);
+    rope.refuse_unknown();
+    return scaling;
+  };
   const auto rope = keys.object(key);
-  check_whole_heads(rope);
-  c.rope_theta = rope.number("rope_theta", c.rope_theta);
-  c.rope_scaling = read_scaling(keys, rope);
+  if (variant.takes("layer_types")) refuse_ambiguous_blocks(keys, rope);
+  if (!rope.has("full_attention")) {
+    c.rope_scaling = read_block(rope, c.rope_theta);
+    return;
+  }
+  c.rope_scaling = read_block(rope.object("full_attention"), c.rope_theta);
+  const bool scaled = rope.has("sliding_attention") &&
+                      read_block(rope.object("sliding_attention"), c.rope_local_base_freq);
+  validate(!scaled, "{}: sliding_attention is scaled; llamesh scales RoPE of full_attention only",
+           rope.name());
   rope.refuse_unknown();
 }
 
@@ -107,6 +129,8 @@ void check_rope(const ModelConfig& c) {
   validate(c.head_dim % 2 == 0, "model.head_dim is {}; rotary embedding needs an even number",
            c.head_dim);
   validate(c.rope_theta > 1, "model.rope_theta is {}; it must be above 1", c.rope_theta);
+  validate(c.rope_local_base_freq > 1, "model.rope_local_base_freq is {}; it must be above 1",
+           c.rope_local_base_freq);
   if (!c.rope_scaling) return;
   const auto& s = *c.rope_scaling;
   validate(s.factor > 0, "model.rope_scaling.factor is missing");

@@ -31,6 +31,9 @@ SHAPE = {"hidden_size": 24, "intermediate_size": 20, "num_hidden_layers": 3, "nu
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8, "rope_theta": 500.0}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 16, "rope_theta": 500.0}
+BY_TYPE = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+           "rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0},
+                               "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}}}
 WINDOW = {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
 EXPERTS = {"num_experts_per_tok": 2, "output_router_logits": True, "router_aux_loss_coef": 0.02}
 OWN_SIZE = EXPERTS | {"moe_intermediate_size": 10, "head_dim": 6}
@@ -42,10 +45,11 @@ MODELS = {
     "llama yarn": ("llama", SHAPE | {"rope_parameters": YARN}),
     "mistral": ("mistral", SHAPE | {"sliding_window": 4}), "qwen2": ("qwen2", SHAPE), "qwen2 window": ("qwen2", SHAPE | WINDOW),
     "qwen3": ("qwen3", SHAPE | {"head_dim": 6} | WINDOW), "olmo2": ("olmo2", SHAPE), "gpt2": ("gpt2", GPT2),
+    "gemma3": ("gemma3_text", SHAPE | {"head_dim": 6, "query_pre_attn_scalar": 9} | BY_TYPE),
     "mixtral": ("mixtral", SHAPE | EXPERTS | {"num_local_experts": 4}),
     "qwen3_moe": ("qwen3_moe", SHAPE | OWN_SIZE | {"num_experts": 4, "mlp_only_layers": [1]}),
 }
-BEFORE_5 = ("llama yarn", "qwen3_moe")
+BEFORE_5 = ("llama yarn", "gemma3", "qwen3_moe")
 # Keys that files have, beside those that the family's own class writes.
 OTHER_KEYS = ("is_causal", "rope_theta", "rope_scaling", "original_max_position_embeddings", "partial_rotary_factor",
               "num_experts", "num_local_experts", "num_attention_heads", "num_hidden_layers", "hidden_size", "n_head",
@@ -54,7 +58,8 @@ OTHER_KEYS = ("is_causal", "rope_theta", "rope_scaling", "original_max_position_
               "n_shared_experts", "norm_topk_prob", "per_layer_config", "rope_interleaved", "no_rope_layers", "clip_qkv",
               "layer_norm_epsilon", "rms_norm_eps", "decoder_sparse_step", "mlp_only_layers", "moe_intermediate_size",
               "router_aux_loss_coef", "output_router_logits", "router_jitter_noise", "scale_attn_weights",
-              "quantization_config", "attention_dropout", "hidden_act")
+              "quantization_config", "attention_dropout", "hidden_act", "hidden_activation", "query_pre_attn_scalar",
+              "rope_local_base_freq", "sliding_window_pattern", "use_bidirectional_attention", "attn_logit_softcapping")
 # Keys that mean nothing here, of which one stands for all (use_cache), and those that choose the family.
 ALIKE = ("architectures", "model_type", "transformers_version", "bos_token_id", "eos_token_id", "pad_token_id", "output_hidden_states",
          "output_attentions", "return_dict", "chunk_size_feed_forward", "problem_type", "is_encoder_decoder", "dtype",
@@ -67,6 +72,7 @@ MEANINGFUL = {
                      {"rope_type": "dynamic", "factor": 2.0}],
     "layer_types": [["full_attention"] * 3, ["sliding_attention"] * 3, ["full_attention", "sliding_attention", "full_attention"],
                     ["full_attention", "sliding_attention", "sliding_attention"]],
+    "hidden_activation": ["gelu_pytorch_tanh", "gelu", "silu"], "final_logit_softcapping": [30.0], "attn_logit_softcapping": [30.0],
     "hidden_act": ["silu", "gelu", "swish", "relu"], "activation_function": ["gelu_new", "gelu_pytorch_tanh", "gelu", "relu", "gelu_fast"],
     "mlp_only_layers": [[0], [1, 2], [7], [-1], [0, 1, 2]], "num_experts_per_tok": [1, 3, 4, 9], "head_dim": [4, 8, 7],
     "per_layer_config": [{"1": {"head_dim": 8}}, {"0": {"sliding_window": 2}}],
@@ -78,6 +84,9 @@ def before_5(config):
     """The same model as transformers 4 wrote it."""
     config = dict(config)
     rope = dict(config.pop("rope_parameters"))
+    if "sliding_attention" in rope:
+        config["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+        rope = dict(rope["full_attention"])
     config["rope_theta"] = rope.pop("rope_theta")
     config["rope_scaling"] = rope if rope["rope_type"] != "default" else None
     if config["model_type"] == "qwen3_moe":

@@ -5,8 +5,8 @@
     VENV/bin/pip install 'transformers==4.45.2'      # "made_with" in NAME.json has the version of each
     VENV/bin/python tests/model/golden/make_golden.py [FOLDER [NAME...]]
 
-The families beside Llama need transformers 4.57.1 with a newer torch, from pip. "muon" needs its authors' code:
-a clone of github.com/KellerJordan/Muon in PYTHONPATH.
+The families beside Llama need transformers 4.57.1 with a newer torch, from pip ("gemma3": 5.24.0). "muon" needs its
+authors' code: a clone of github.com/KellerJordan/Muon in PYTHONPATH.
 
 For each tiny random model: NAME.json describes, NAME.bin holds everything as little-endian
 float32, one tensor after another. NAME.json:
@@ -186,6 +186,15 @@ MODELS = {
                      "tie_word_embeddings": False, "initializer_range": 0.25, "sliding_window": 300},
     "gpt2_96": {"model_type": "gpt2", "n_embd": 16, "n_head": 4, "n_layer": 2, "vocab_size": 34, "n_positions": 96,
                 "initializer_range": 0.25},
+    # Norms around both halves of a layer with 1 + weight, GeGLU, scaled embeddings, a RoPE per type of layer, and scores
+    # scaled by another size than head_dim; these sizes divide among two tensor ranks.
+    "gemma3": {"model_type": "gemma3_text", "pad_token_id": None, "hidden_size": 24, "intermediate_size": 44,
+               "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 54,
+               "num_hidden_layers": 3, "rms_norm_eps": 1e-6, "tie_word_embeddings": True, "initializer_range": 0.08,
+               "query_pre_attn_scalar": 24, "sliding_window": 13,
+               "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+               "rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+                                   "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e6}}},
 }
 # The lowest layer and parts of those above; parts of each layer above a trained embedding.
 FROZEN = {"frozen": ["model.embed_tokens.weight", "model.layers.0.*", "*.k_proj.*", "*.gate_proj.weight",
@@ -208,7 +217,7 @@ SHAPES = {name: (2, 97) for name in ("rope_linear", "rope_yarn", "qwen2", "qwen2
 SHAPES |= {name: (2, 97) for name in ("mixtral", "qwen3_moe")}
 SHAPES |= {name: (2, 98) for name in ("mixtral_8", "qwen3_moe_8")}
 SHAPES |= {"gpt2_96": (2, 96), "mixtral_aux": (2, 33), "qwen3_moe_aux": (2, 12), "qwen3_moe_dense": (2, 18)}
-SHAPES |= {name: (2, 98) for name in ("qwen3", "olmo2", "qwen3_switches", "olmo2_switches", "gpt2_switches")}
+SHAPES |= {name: (2, 98) for name in ("qwen3", "olmo2", "qwen3_switches", "olmo2_switches", "gpt2_switches", "gemma3")}
 DOCUMENT_LENGTHS = {name: [[5, 1, 57, 2, 20], [70, 15]] for name in ("packed", "packed_mistral", "packed_gpt2")}
 DOCUMENT_LENGTHS["long_mistral"] = [[600, 1, 423], [1000, 24]]
 
@@ -244,6 +253,8 @@ def make_model(config, collapsed=False):
                 parameter.normal_(std=0.3)
             elif parameter.dim() == 1:
                 parameter.uniform_(0.5, 1.5)
+                if model.config.model_type == "gemma3_text":  # computes 1 + weight
+                    parameter.sub_(1)
     if collapsed:
         collapse(model)
     return model.double()
