@@ -1,0 +1,105 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <tuple>
+
+#include "train/step/step_record.hpp"
+
+namespace llamesh::train {
+
+/// A quantity's metric in the file for node_exporter.
+struct Gauge {
+  enum class Type : std::uint8_t { gauge, counter };
+  const char* name = nullptr;  ///< after "llamesh_"; null: none
+  int place = 0;               ///< among these metrics in the file, from 1
+  Type type = Type::gauge;
+};
+
+/// Whether metrics.jsonl has a quantity by axis if there is no axis.
+enum class WithoutAxes : std::uint8_t { written, left_out };
+
+/// A quantity in StepRecord, and where a run writes it. Only single numbers have gauges.
+template <class T>
+struct Quantity {
+  const char* key;  ///< in metrics.jsonl; "memory.peak" is `peak` in the object `memory`
+  T StepRecord::*member;
+  const char* unit;
+  const char* help;           ///< one sentence, also in the file for node_exporter
+  const char* tag = nullptr;  ///< in TensorBoard; "/AXIS" follows if it is by axis. Null: none
+  Gauge gauge = {};
+  WithoutAxes without_axes = WithoutAxes::written;
+};
+template <class T, class... Rest>
+Quantity(const char*, T StepRecord::*, Rest...) -> Quantity<T>;
+
+/// All quantities of a step, in the order in which metrics.jsonl has them. Writing and reading
+/// metrics.jsonl, TensorBoard's tags, the metrics for node_exporter and the table in
+/// docs/training.md follow from it.
+inline constexpr auto step_quantities = [] {
+  using R = StepRecord;
+  using enum Gauge::Type;
+  return std::tuple{
+      Quantity{"step", &R::step, "", "Steps done."},
+      Quantity{"loss", &R::loss, "nats", "Loss of the latest step, nats per token.", "train/loss",
+               Gauge{"loss", 1}},
+      Quantity{"grad_norm", &R::grad_norm, "", "Gradient norm before clipping.", "train/grad_norm",
+               Gauge{"grad_norm", 2}},
+      Quantity{"lr", &R::lr, "", "Learning rate.", "train/lr", Gauge{"learning_rate", 3}},
+      Quantity{"tokens", &R::tokens, "tokens", "Tokens trained on since the start of the run.",
+               "train/tokens", Gauge{"tokens", 4, counter}},
+      Quantity{"seconds", &R::seconds, "s", "Duration of the latest step.", "speed/seconds",
+               Gauge{"step_seconds", 6}},
+      Quantity{"tokens_per_second", &R::tokens_per_second, "tokens/s",
+               "Training speed over all ranks.", "speed/tokens_per_second",
+               Gauge{"tokens_per_second", 5}},
+      Quantity{"memory.valley", &R::valley, "bytes",
+               "Memory after the step of the rank that uses most.", "memory/valley"},
+      Quantity{"memory.peak", &R::peak, "bytes", "Peak memory of the rank that uses most.",
+               "memory/peak", Gauge{"memory_peak_bytes", 8}},
+      Quantity{"memory.predicted_valley", &R::predicted_valley, "bytes",
+               "Memory after a step as planned."},
+      Quantity{"memory.predicted_peak", &R::predicted_peak, "bytes", "Peak memory as planned."},
+      Quantity{"memory.host", &R::on_host, "bytes",
+               "Host memory beside it after the step, of the rank that uses most."},
+      Quantity{"memory.predicted_host", &R::predicted_on_host, "bytes", "Host memory as planned."},
+      Quantity{"traffic", &R::traffic, "bytes", "Bytes that rank 0 sent along an axis.", "traffic"},
+      Quantity{"traffic_between_nodes", &R::traffic_between_nodes, "bytes",
+               "Bytes sent to other nodes along an axis, mean over ranks.",
+               "traffic_between_nodes"},
+      Quantity{"time", &R::time, "s", "Unix time at which the step was written."},
+      Quantity{"seconds_compute", &R::seconds_compute, "s",
+               "Part of the step without waiting, mean over ranks."},
+      Quantity{"exposed", &R::exposed, "s",
+               "Part of the step in which ranks waited for an axis, mean over ranks.", "exposed",
+               Gauge{}, WithoutAxes::left_out},
+      Quantity{"mfu", &R::mfu, "ratio", "Model FLOPs utilization, 0 to 1.", "speed/mfu",
+               Gauge{"mfu_ratio", 7}},
+      Quantity{"joules", &R::joules, "J", "Energy since the previous step.", "energy/joules",
+               Gauge{"step_joules", 9}},
+      Quantity{"tokens_per_joule", &R::tokens_per_joule, "tokens/J",
+               "Tokens of the latest step per joule.", "energy/tokens_per_joule",
+               Gauge{"tokens_per_joule", 10}},
+      Quantity{"experts", &R::experts, "", "Balance of experts.", "experts"}};
+}();
+
+/// Calls visit(quantity) for each of step_quantities.
+template <class Visit>
+constexpr void for_each_quantity(Visit visit) {
+  std::apply([&](const auto&... quantity) { (visit(quantity), ...); }, step_quantities);
+}
+
+/// Stands for a count that a line in metrics.jsonl lacks; for other numbers it is NaN.
+inline constexpr std::int64_t unknown_count = -1;
+
+// Return a member of StepRecord as a number, NaN if it is unknown.
+inline double number(double value) { return value; }
+inline double number(std::int64_t count) {
+  return count < 0 ? std::numeric_limits<double>::quiet_NaN() : static_cast<double>(count);
+}
+inline double number(const std::optional<double>& value) {
+  return value.value_or(std::numeric_limits<double>::quiet_NaN());
+}
+
+}  // namespace llamesh::train
