@@ -2,7 +2,6 @@
 
 #include <functional>
 
-#include "app/report/run_metrics.hpp"
 #include "checkpoint/format/state_reader.hpp"
 #include "checkpoint/models/hf_weights.hpp"
 #include "checkpoint/models/safetensors.hpp"
@@ -16,6 +15,7 @@
 #include "train/job/run_folder.hpp"
 #include "train/job/run_state.hpp"
 #include "train/step/metrics.hpp"
+#include "train/step/run_metrics.hpp"
 
 // Covers every kind of file that the program opens under a name where others may put something
 // else.
@@ -48,7 +48,7 @@ std::vector<Use> uses() {
       {"log.txt", [](const fs::path& at) { train::open_run_folder(at); }},
       {"state.json", [](const fs::path& at) { train::read_run_state(at); }},
       {"metrics.jsonl", [](const fs::path& at) { train::MetricsFile(at / "metrics.jsonl", 0); }},
-      {"metrics.jsonl", [](const fs::path& at) { app::read_metrics(at / "metrics.jsonl"); }},
+      {"metrics.jsonl", [](const fs::path& at) { train::read_metrics(at / "metrics.jsonl"); }},
   };
 }
 

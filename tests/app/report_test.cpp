@@ -11,7 +11,6 @@
 #include <sstream>
 
 #include "app/report/chart.hpp"
-#include "app/report/run_metrics.hpp"
 #include "app/report/summary.hpp"
 #include "config/inputs.hpp"
 #include "core/error.hpp"
@@ -21,11 +20,13 @@
 #include "support.hpp"
 #include "temporary_folder.hpp"
 #include "train/job/run_state.hpp"
+#include "train/step/run_metrics.hpp"
 
 namespace llamesh::app {
 namespace {
 
 namespace fs = std::filesystem;
+using train::RunMetrics;
 
 /// A temporary run folder.
 class Report : public ::testing::Test {
@@ -33,7 +34,7 @@ class Report : public ::testing::Test {
   void write(const std::string& name, const std::string& text) { temporary.write(name, text); }
   RunMetrics metrics(const std::string& text) {
     write("metrics.jsonl", text);
-    return read_metrics(folder / "metrics.jsonl");
+    return train::read_metrics(folder / "metrics.jsonl");
   }
   std::string report(const std::string& text) {
     write("metrics.jsonl", text);

@@ -73,11 +73,11 @@ void check_page(const std::string& html) {
 }
 
 void read_metrics(std::string_view text) {
-  app::RunMetrics run;
+  train::RunMetrics run;
   std::size_t lines = 0;
   while (!text.empty()) {
     const auto end = std::min(text.find('\n'), text.size());
-    run.unreadable += app::add_line(text.substr(0, end), run) ? 0 : 1;
+    run.unreadable += train::add_line(text.substr(0, end), run) ? 0 : 1;
     text.remove_prefix(std::min(end + 1, text.size()));
     ++lines;
   }
@@ -88,8 +88,8 @@ void read_metrics(std::string_view text) {
 
 void read_config(const std::string& text) {
   expect_an_answer([&] { app::tokenizer_of(app::origin_of(text)); });
-  app::RunMetrics run;
-  app::add_line(R"({"step": 1, "loss": 2})", run);
+  train::RunMetrics run;
+  train::add_line(R"({"step": 1, "loss": 2})", run);
   check_page(app::comparison_page({{"fuzzed", text, run}, {"plain", "a: {b: 1}", run}}));
   check_page(app::report_page({"fuzzed", text, run}));
 }

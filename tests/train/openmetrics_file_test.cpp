@@ -116,6 +116,49 @@ TEST(OpenMetrics, IsInBothFormats) {
   EXPECT_EQ(samples.at("llamesh_tokens_per_joule{run=\"tiny\"}"), "5");
 }
 
+TEST(OpenMetrics, HasAStepsMetricsInThisOrder) {
+  const auto record = some_step();
+  const auto text = to_openmetrics({.run = "tiny"}, &record);
+  EXPECT_EQ(text.substr(text.find("# HELP llamesh_loss")),
+            R"(# HELP llamesh_loss Loss of the latest step, nats per token.
+# TYPE llamesh_loss gauge
+llamesh_loss{run="tiny"} 2.5
+# HELP llamesh_grad_norm Gradient norm before clipping.
+# TYPE llamesh_grad_norm gauge
+llamesh_grad_norm{run="tiny"} 1e-30
+# HELP llamesh_learning_rate Learning rate.
+# TYPE llamesh_learning_rate gauge
+llamesh_learning_rate{run="tiny"} 0.0001
+# HELP llamesh_tokens Tokens trained on since the start of the run.
+# TYPE llamesh_tokens counter
+llamesh_tokens_total{run="tiny"} 123456789012345
+# HELP llamesh_tokens_per_second Training speed over all ranks.
+# TYPE llamesh_tokens_per_second gauge
+llamesh_tokens_per_second{run="tiny"} 1000
+# HELP llamesh_step_seconds Duration of the latest step.
+# TYPE llamesh_step_seconds gauge
+llamesh_step_seconds{run="tiny"} 2
+# HELP llamesh_mfu_ratio Model FLOPs utilization, 0 to 1.
+# TYPE llamesh_mfu_ratio gauge
+llamesh_mfu_ratio{run="tiny"} 0.5
+# HELP llamesh_memory_peak_bytes Peak memory of the rank that uses most.
+# TYPE llamesh_memory_peak_bytes gauge
+llamesh_memory_peak_bytes{run="tiny"} 1048576
+# HELP llamesh_step_joules Energy since the previous step.
+# TYPE llamesh_step_joules gauge
+llamesh_step_joules{run="tiny"} 400
+# HELP llamesh_tokens_per_joule Tokens of the latest step per joule.
+# TYPE llamesh_tokens_per_joule gauge
+llamesh_tokens_per_joule{run="tiny"} 5
+# HELP llamesh_exposed_ratio Share of the step in which ranks waited for communication along an )"
+            R"(axis, 0 to 1.
+# TYPE llamesh_exposed_ratio gauge
+llamesh_exposed_ratio{run="tiny",axis="replicate"} 0.125
+llamesh_exposed_ratio{run="tiny",axis="shard"} 0.25
+# EOF
+)");
+}
+
 TEST(OpenMetrics, HasNoLineForWhatIsUnknown) {
   const auto text = to_openmetrics({.run = "tiny", .steps = 10}, nullptr);
   const auto samples = parse_exposition(text);

@@ -127,14 +127,14 @@ TEST(Trainer, AStepsEnergyIsThatOfTheNodesSinceTheOneBefore) {
   ASSERT_TRUE(first.joules);
   EXPECT_DOUBLE_EQ(*first.joules, 5);  // once, on any number of ranks
   const auto& in = inputs_in(folder);
-  EXPECT_DOUBLE_EQ(first.tokens_per_joule,
+  EXPECT_DOUBLE_EQ(first.tokens_per_joule.value_or(0),
                    static_cast<double>(in.train.global_batch * in.data.sequence_length) / 5);
   expect_same_everywhere(*first.joules);
   const auto second = trainer->train_step([&] { rapl.set_microjoules("7001000"); });
   EXPECT_DOUBLE_EQ(second.joules.value_or(-1), 2);
   const auto third = trainer->train_step();
   EXPECT_EQ(third.joules, 0.0);
-  EXPECT_EQ(third.tokens_per_joule, 0);
+  EXPECT_EQ(third.tokens_per_joule, std::nullopt);
   rapl.set_microjoules("?");
   EXPECT_EQ(trainer->train_step().joules, std::nullopt);
   rapl.set_microjoules("9001000");

@@ -110,7 +110,8 @@ std::vector<std::string> names_of(const std::vector<std::string>& folders) {
 }
 
 ReportedRun read_run(const fs::path& folder, const std::string& name) {
-  ReportedRun run{.name = name, .config = {}, .metrics = read_metrics(folder / "metrics.jsonl")};
+  ReportedRun run{
+      .name = name, .config = {}, .metrics = train::read_metrics(folder / "metrics.jsonl")};
   std::error_code ignored;
   const auto config = folder / "config.yaml";
   if (fs::exists(config, ignored)) run.config = read_file(config, 16 << 20);
@@ -168,7 +169,7 @@ fs::path write_report_quietly(const fs::path& run_folder) noexcept {
       spdlog::info(
           "no report.html yet, since metrics.jsonl is long; draw it with llamesh report {}",
           run_folder.string());
-    else if (!read_lines(metrics).steps.empty())
+    else if (!train::read_lines(metrics).steps.empty())
       return write_report({run_folder.string()});
   } catch (const std::exception& error) {
     spdlog::warn("no report.html: {}", error.what());

@@ -11,9 +11,12 @@
 #include <utility>
 
 #include "core/median.hpp"
+#include "train/step/step_quantities.hpp"
 
 namespace llamesh::app {
 namespace {
+
+using train::number;
 
 constexpr std::array colors{"--blue", "--orange", "--green", "--purple", "--red", "--teal"};
 constexpr std::size_t clock_points = 400;
@@ -99,20 +102,23 @@ BytesUnit bytes_unit(double most) {
   return {std::exp2(10), "KiB"};
 }
 
-using ByAxis = std::map<std::string, double> StepMetrics::*;
+template <class T>
+using ByAxis = std::map<std::string, T> train::StepRecord::*;
 
-std::set<std::string> axes_of(const RunMetrics& run, ByAxis what) {
+template <class T>
+std::set<std::string> axes_of(const RunMetrics& run, ByAxis<T> what) {
   std::set<std::string> axes;
   for (const auto& [step, metrics] : run.steps)
     for (const auto& [axis, value] : metrics.*what) axes.insert(axis);
   return axes;
 }
 
-Field of_axis(ByAxis what, const std::string& axis, double unit = 1) {
-  return [=](const StepMetrics& metrics) {
+template <class T>
+Field of_axis(ByAxis<T> what, const std::string& axis, double unit = 1) {
+  return [=](const train::StepRecord& metrics) {
     const auto found = (metrics.*what).find(axis);
     return found == (metrics.*what).end() ? std::numeric_limits<double>::quiet_NaN()
-                                          : found->second / unit;
+                                          : static_cast<double>(found->second) / unit;
   };
 }
 
@@ -159,14 +165,14 @@ Chart loss_chart(const RunMetrics& run) {
 }
 
 Chart memory_chart(const RunMetrics& run) {
-  const auto unit = bytes_unit(largest(run, [](auto& m) { return m.peak; }));
+  const auto unit = bytes_unit(largest(run, [](auto& m) { return number(m.peak); }));
   return {.title = "Memory",
           .unit = fmt::format("{} on the fullest rank", unit.name),
           .scale = YScale::from_zero,
           .series = {line("peak within a step", "--red",
-                          points_of(run, [=](auto& m) { return m.peak / unit.bytes; })),
+                          points_of(run, [=](auto& m) { return number(m.peak) / unit.bytes; })),
                      line("valley between steps", "--green",
-                          points_of(run, [=](auto& m) { return m.valley / unit.bytes; }))}};
+                          points_of(run, [=](auto& m) { return number(m.valley) / unit.bytes; }))}};
 }
 
 Chart norm_chart(const RunMetrics& run) {
@@ -191,20 +197,22 @@ Chart mfu_chart(const RunMetrics& run) {
   return {.title = "MFU",
           .unit = "%",
           .scale = YScale::from_zero,
-          .series = raw_and_smooth(run, "MFU", "--orange", [](auto& m) { return 100 * m.mfu; })};
+          .series =
+              raw_and_smooth(run, "MFU", "--orange", [](auto& m) { return 100 * number(m.mfu); })};
 }
 
 Chart traffic_chart(const RunMetrics& run) {
   double most = 0;
-  for (const auto& axis : axes_of(run, &StepMetrics::traffic))
-    most = std::fmax(most, largest(run, of_axis(&StepMetrics::traffic, axis)));
+  for (const auto& axis : axes_of(run, &train::StepRecord::traffic))
+    most = std::fmax(most, largest(run, of_axis(&train::StepRecord::traffic, axis)));
   const auto unit = bytes_unit(most);
   Chart chart{.title = "Traffic",
               .unit = fmt::format("{} sent per rank and step", unit.name),
               .scale = YScale::from_zero};
-  for (const auto& axis : axes_of(run, &StepMetrics::traffic))
-    chart.series.push_back(line(axis, colors[chart.series.size() % colors.size()],
-                                points_of(run, of_axis(&StepMetrics::traffic, axis, unit.bytes))));
+  for (const auto& axis : axes_of(run, &train::StepRecord::traffic))
+    chart.series.push_back(
+        line(axis, colors[chart.series.size() % colors.size()],
+             points_of(run, of_axis(&train::StepRecord::traffic, axis, unit.bytes))));
   return chart;
 }
 
@@ -216,9 +224,9 @@ Chart time_chart(const RunMetrics& run) {
               .wide = true};
   chart.series.push_back(
       line("computing", "--blue", curve(run, [](auto& m) { return m.seconds_compute; })));
-  for (const auto& axis : axes_of(run, &StepMetrics::exposed))
+  for (const auto& axis : axes_of(run, &train::StepRecord::exposed))
     chart.series.push_back(line("waiting for " + axis, colors[chart.series.size() % colors.size()],
-                                curve(run, of_axis(&StepMetrics::exposed, axis))));
+                                curve(run, of_axis(&train::StepRecord::exposed, axis))));
   if (chart.series.size() > 1) return chart;
   return {.title = "Step time",
           .unit = "seconds, slowest rank",
@@ -238,27 +246,35 @@ Chart comparing(Chart chart, const std::vector<ReportedRun>& runs, const Field& 
   return chart;
 }
 
+/// Returns a field of the experts' balance.
+template <class Of>
+Field of_experts(Of of) {
+  return [=](const train::StepRecord& step) {
+    return step.experts ? number(of(*step.experts)) : number(std::optional<double>());
+  };
+}
+
 /// Draws how evenly tokens were spread over experts.
 Chart expert_load_chart(const RunMetrics& run) {
-  const auto curve_of = [&](const char* label, const char* color, const char* name) {
-    return line(label, color, curve(run, of_axis(&StepMetrics::experts, name)));
+  const auto curve_of = [&](const char* label, const char* color, auto name) {
+    return line(label, color, curve(run, of_experts([=](auto& e) { return e.all.*name; })));
   };
+  using Loads = train::ExpertLoads;
   return {.title = "Expert load",
           .unit = "tokens relative to an equal share, smoothed",
           .scale = YScale::from_zero,
-          .series = {curve_of("busiest expert of all layers", "--red", "max_load"),
-                     curve_of("idlest", "--green", "min_load"),
-                     curve_of("entropy of a layer, 1: even", "--blue", "entropy")}};
+          .series = {curve_of("busiest expert of all layers", "--red", &Loads::max_load),
+                     curve_of("idlest", "--green", &Loads::min_load),
+                     curve_of("entropy of a layer, 1: even", "--blue", &Loads::entropy)}};
 }
 
 Chart router_loss_chart(const RunMetrics& run) {
   Chart chart{.title = "Router losses", .unit = "without coefficients, smoothed"};
-  const auto names = axes_of(run, &StepMetrics::experts);
-  chart.series = {
-      line("load balancing", "--purple", curve(run, of_axis(&StepMetrics::experts, "aux_loss")))};
-  if (names.contains("z_loss"))
-    chart.series.push_back(
-        line("z", "--orange", curve(run, of_axis(&StepMetrics::experts, "z_loss"))));
+  const auto z_loss = of_experts([](auto& e) { return e.z_loss; });
+  chart.series = {line("load balancing", "--purple",
+                       curve(run, of_experts([](auto& e) { return e.all.aux_loss; })))};
+  if (std::isfinite(largest(run, z_loss)))
+    chart.series.push_back(line("z", "--orange", curve(run, z_loss)));
   return scaled(std::move(chart));
 }
 
@@ -309,13 +325,14 @@ std::vector<Chart> charts_of(const RunMetrics& run) {
   std::vector<Chart> charts{loss_chart(run), throughput,        mfu_chart(run),
                             time_chart(run), memory_chart(run), traffic_chart(run),
                             norm_chart(run), rate_chart(run)};
-  const auto of_joule = [](auto& m) { return m.tokens_per_joule; };
+  const auto of_joule = [](auto& m) { return number(m.tokens_per_joule); };
   if (largest(run, of_joule) > 0)
     charts.push_back({.title = "Energy",
                       .unit = "tokens per joule",
                       .scale = YScale::from_zero,
                       .series = raw_and_smooth(run, "tokens/J", "--blue", of_joule)});
-  if (axes_of(run, &StepMetrics::experts).empty()) return charts;
+  if (std::ranges::none_of(run.steps, [](auto& step) { return step.second.experts.has_value(); }))
+    return charts;
   charts.push_back(expert_load_chart(run));
   charts.push_back(router_loss_chart(run));
   return charts;
@@ -325,7 +342,7 @@ std::vector<Chart> comparing_charts(const std::vector<ReportedRun>& runs) {
   using enum YScale;
   double most = 0;
   for (const auto& run : runs)
-    most = std::fmax(most, largest(run.metrics, [](auto& m) { return m.peak; }));
+    most = std::fmax(most, largest(run.metrics, [](auto& m) { return number(m.peak); }));
   const auto unit = bytes_unit(most);
   const auto each = [&](const char* title, const std::string& unit_of_y, YScale scale,
                         const Field& field) {
@@ -338,9 +355,9 @@ std::vector<Chart> comparing_charts(const std::vector<ReportedRun>& runs) {
           comparing_validation(runs),
           each("Throughput", "tokens/s over all ranks", from_zero,
                [](auto& m) { return m.tokens_per_second; }),
-          each("MFU", "%", from_zero, [](auto& m) { return 100 * m.mfu; }),
+          each("MFU", "%", from_zero, [](auto& m) { return 100 * number(m.mfu); }),
           each("Peak memory", fmt::format("{} on the fullest rank", unit.name), from_zero,
-               [=](auto& m) { return m.peak / unit.bytes; }),
+               [=](auto& m) { return number(m.peak) / unit.bytes; }),
           each("Step time", "seconds, slowest rank", from_zero, [](auto& m) { return m.seconds; }),
           scaled(each("Gradient norm", "before clipping", from_zero,
                       [](auto& m) { return m.grad_norm; })),

@@ -12,9 +12,12 @@
 #include "core/error.hpp"
 #include "core/median.hpp"
 #include "model/parameters.hpp"
+#include "train/step/step_quantities.hpp"
 
 namespace llamesh::app {
 namespace {
+
+using train::number;
 
 std::string loss_text(double loss) {
   return std::isfinite(loss) ? fmt::format("{:.4f}", loss) : "–";
@@ -216,27 +219,28 @@ std::string facts(const ReportedRun& run) {
 std::string tiles(const RunMetrics& run) {
   const auto& [last_step, last] = *run.steps.rbegin();
   const std::size_t span = smoothing_span(run.steps.size());
-  const double mfu = median(run, [](auto& m) { return m.mfu; });
+  const double mfu = median(run, [](auto& m) { return number(m.mfu); });
   std::string out = "<div class=\"tiles\">\n";
   out += validation_tile(run);
   out += tile("training loss", loss_text(closing_loss(run, span)),
               span == 1 ? "last step" : fmt::format("mean of the last {}", span));
-  out += tile("tokens", compact(last.tokens), counted(last_step, "step"));
+  out += tile("tokens", compact(number(last.tokens)), counted(last_step, "step"));
   out += tile("tokens/s", compact(median(run, [](auto& m) { return m.tokens_per_second; })),
               "median step");
   out += tile("MFU", percent(mfu), "median step");
-  out += tile("peak memory", bytes_text(largest(run, [](auto& m) { return m.peak; })),
-              fmt::format("valley {}", bytes_text(largest(run, [](auto& m) { return m.valley; }))));
+  out += tile(
+      "peak memory", bytes_text(largest(run, [](auto& m) { return number(m.peak); })),
+      fmt::format("valley {}", bytes_text(largest(run, [](auto& m) { return number(m.valley); }))));
   out += tile("time in steps", duration_text(seconds_in_steps(run)),
               counted(std::ssize(run.resumes), "resume") + ", " +
                   counted(static_cast<std::int64_t>(run.checkpoints), "checkpoint"));
   double joules = 0;
   for (const auto& [step, metrics] : run.steps)
-    if (std::isfinite(metrics.joules)) joules += metrics.joules;
+    if (metrics.joules) joules += *metrics.joules;
   if (joules > 0)
     out += tile("energy", fmt::format("{:.3g} kWh", joules / 3.6e6),
                 fmt::format("median {:.3g} tokens/J",
-                            median(run, [](auto& m) { return m.tokens_per_joule; })));
+                            median(run, [](auto& m) { return number(m.tokens_per_joule); })));
   return out + "</div>\n";
 }
 
@@ -251,17 +255,17 @@ std::string summary_table(const std::vector<ReportedRun>& runs) {
     const auto [ranks, mesh] = shape_of(one, describe(one.config));
     rows += row({escaped(one.name), or_dash(ranks), or_dash(mesh), fmt::format("{}", step),
                  loss_text(closing_loss(run, smoothing_span(run.steps.size()))),
-                 loss_text(best_validation(run)), compact(last.tokens),
+                 loss_text(best_validation(run)), compact(number(last.tokens)),
                  compact(median(run, [](auto& m) { return m.tokens_per_second; })),
-                 percent(median(run, [](auto& m) { return m.mfu; })),
-                 bytes_text(largest(run, [](auto& m) { return m.peak; })),
+                 percent(median(run, [](auto& m) { return number(m.mfu); })),
+                 bytes_text(largest(run, [](auto& m) { return number(m.peak); })),
                  duration_text(seconds_in_steps(run))});
   }
   return table(rows);
 }
 
 std::string traffic_table(const RunMetrics& run) {
-  const StepMetrics& last = run.steps.rbegin()->second;
+  const train::StepRecord& last = run.steps.rbegin()->second;
   if (last.traffic.empty()) return "";
   std::string rows = row({"mesh axis", "sent per rank and step", "between nodes"}, "th");
   for (const auto& [axis, bytes] : last.traffic) {

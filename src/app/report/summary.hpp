@@ -7,10 +7,13 @@
 #include <vector>
 
 #include "app/report/chart.hpp"
-#include "app/report/run_metrics.hpp"
 #include "train/job/goodput.hpp"
+#include "train/step/run_metrics.hpp"
 
 namespace llamesh::app {
+
+using train::RunMetrics;
+using train::RunStart;
 
 /// Data for a report.
 struct ReportedRun {
@@ -20,7 +23,7 @@ struct ReportedRun {
   std::optional<train::Goodput> goodput = {};  ///< empty: unknown
 };
 
-using Field = std::function<double(const StepMetrics&)>;
+using Field = std::function<double(const train::StepRecord&)>;
 
 /// Returns the median over finite values; NaN without any. Skips the first step, which also warms
 /// up.

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cmath>
 
-#include "app/report/run_metrics.hpp"
 #include "checkpoint/format/format.hpp"
 #include "checkpoint/store/lease.hpp"
 #include "checkpoint/store/store_folder.hpp"
@@ -14,6 +13,7 @@
 #include "core/median.hpp"
 #include "core/text.hpp"
 #include "train/job/run_state.hpp"
+#include "train/step/run_metrics.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -40,8 +40,8 @@ bool is_there(const fs::path& path) {
 }
 
 /// The newest lines of metrics.jsonl. A last line that is not ended is being written, or torn.
-RunMetrics newest_metrics(const fs::path& path) {
-  RunMetrics run;
+train::RunMetrics newest_metrics(const fs::path& path) {
+  train::RunMetrics run;
   if (!is_there(path)) return run;
   const auto file = Descriptor::to_read(path);
   const auto begin = std::max<std::int64_t>(0, file.bytes() - tail_bytes);
@@ -50,7 +50,7 @@ RunMetrics newest_metrics(const fs::path& path) {
   std::string_view rest = text;
   if (begin > 0) rest.remove_prefix(std::min(rest.size(), rest.find('\n')));
   for (auto end = rest.find('\n'); end != rest.npos; end = rest.find('\n')) {
-    if (end > 0 && !add_line(rest.substr(0, end), run)) ++run.unreadable;
+    if (end > 0 && !train::add_line(rest.substr(0, end), run)) ++run.unreadable;
     rest.remove_prefix(end + 1);
   }
   return run;
@@ -64,7 +64,7 @@ std::optional<double> median(std::vector<double> values) {
 
 /// Returns `field` for the newest steps, the newest first.
 template <class Field>
-std::vector<double> newest(const RunMetrics& run, Field field) {
+std::vector<double> newest(const train::RunMetrics& run, Field field) {
   std::vector<double> values;
   for (auto at = run.steps.rbegin(); at != run.steps.rend() && values.size() < newest_steps; ++at)
     values.push_back(field(at->second));
@@ -72,7 +72,7 @@ std::vector<double> newest(const RunMetrics& run, Field field) {
 }
 
 /// Seconds from a step to the next with what lies between them, else without.
-std::optional<double> seconds_of_step(const RunMetrics& run) {
+std::optional<double> seconds_of_step(const train::RunMetrics& run) {
   const auto times = newest(run, [](auto& step) { return step.time; });
   const bool restarted = !run.steps.empty() && !run.resumes.empty() &&
                          run.resumes.back() > run.steps.rbegin()->first - std::ssize(times);

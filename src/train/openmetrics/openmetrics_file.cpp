@@ -12,6 +12,8 @@
 #include "core/clock.hpp"
 #include "core/file.hpp"
 #include "core/process.hpp"
+#include "train/run/run_inputs.hpp"
+#include "train/step/step_quantities.hpp"
 
 namespace llamesh::train {
 namespace {
@@ -55,6 +57,11 @@ class Exposition {
   }
   void gauge(std::string_view name, std::string_view help, double value) {
     begin(name, help);
+    add(value);
+  }
+  void add(const Gauge& gauge, std::string_view help, double value) {
+    const auto name = fmt::format("llamesh_{}", gauge.name);
+    gauge.type == Gauge::Type::counter ? begin_counter(name, help) : begin(name, help);
     add(value);
   }
   std::string text() && { return std::move(text_) + "# EOF\n"; }
@@ -102,25 +109,25 @@ void add_run(Exposition& out, const RunGauges& run) {
             std::round(unix_time() * 1e3) / 1e3);
 }
 
-void add_step(Exposition& out, const StepRecord& r) {
-  out.gauge("llamesh_loss", "Loss of the latest step, nats per token.", r.loss);
-  out.gauge("llamesh_grad_norm", "Gradient norm before clipping.", r.grad_norm);
-  out.gauge("llamesh_learning_rate", "Learning rate.", r.lr);
-  out.begin_counter("llamesh_tokens", "Tokens trained on since the start of the run.");
-  out.add(static_cast<double>(r.tokens));
-  out.gauge("llamesh_tokens_per_second", "Training speed over all ranks.", r.tokens_per_second);
-  out.gauge("llamesh_step_seconds", "Duration of the latest step.", r.seconds);
-  if (r.mfu) out.gauge("llamesh_mfu_ratio", "Model FLOPs utilization, 0 to 1.", *r.mfu);
-  out.gauge("llamesh_memory_peak_bytes", "Peak memory of the rank that uses most.",
-            static_cast<double>(r.peak));
-  if (r.joules) out.gauge("llamesh_step_joules", "Energy since the previous step.", *r.joules);
-  if (r.tokens_per_joule > 0)
-    out.gauge("llamesh_tokens_per_joule", "Tokens of the latest step per joule.",
-              r.tokens_per_joule);
-  if (r.exposed.empty() || r.seconds <= 0) return;
+constexpr int num_gauges = [] {
+  int count = 0;
+  for_each_quantity([&](const auto& quantity) { count += quantity.gauge.name == nullptr ? 0 : 1; });
+  return count;
+}();
+
+void add_step(Exposition& out, const StepRecord& record) {
+  for (int place = 1; place <= num_gauges; ++place)
+    for_each_quantity([&](const auto& quantity) {
+      if constexpr (requires { known(record.*quantity.member); })
+        if (const auto value = known(record.*quantity.member);
+            value && quantity.gauge.place == place)
+          out.add(quantity.gauge, quantity.help, *value);
+    });
+  if (record.exposed.empty() || record.seconds <= 0) return;
   out.begin("llamesh_exposed_ratio",
             "Share of the step in which ranks waited for communication along an axis, 0 to 1.");
-  for (const auto& [axis, seconds] : r.exposed) out.add(seconds / r.seconds, "axis", axis);
+  for (const auto& [axis, seconds] : record.exposed)
+    out.add(seconds / record.seconds, "axis", axis);
 }
 
 }  // namespace

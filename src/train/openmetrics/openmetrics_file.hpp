@@ -6,7 +6,7 @@
 #include <string>
 
 #include "train/job/goodput.hpp"
-#include "train/step/metrics.hpp"
+#include "train/step/step_record.hpp"
 
 namespace llamesh::train {
 

@@ -46,13 +46,6 @@ ExpertBalance expert_balance(const model::RouterSums& sums, bool has_z_loss, Per
   return balance;
 }
 
-std::map<std::string, double> by_name(const ExpertLoads& loads) {
-  return {{"max_load", loads.max_load},
-          {"min_load", loads.min_load},
-          {"entropy", loads.entropy},
-          {"aux_loss", loads.aux_loss}};
-}
-
 std::vector<std::string> IdleExperts::observe(const model::RouterSums& sums) {
   idle_steps_.resize(sums.counts.size());
   const auto per_layer = static_cast<std::size_t>(sums.experts);

@@ -14,6 +14,7 @@ struct ExpertLoads {
   double max_load = 1, min_load = 1;  ///< over all experts of all these layers
   double entropy = 1;  ///< of a layer's assignment, mean over layers, relative to log(N): 1 is even
   double aux_loss = 1;  ///< model::load_balancing_loss(), without its coefficient
+  bool operator==(const ExpertLoads&) const = default;
 };
 
 struct ExpertBalance {
@@ -27,9 +28,8 @@ struct ExpertLoad {
   const char* name;
   double ExpertLoads::*member;
 };
-inline constexpr std::array expert_loads{ExpertLoad{"aux_loss", &ExpertLoads::aux_loss},
-                                         ExpertLoad{"entropy", &ExpertLoads::entropy},
-                                         ExpertLoad{"max_load", &ExpertLoads::max_load},
-                                         ExpertLoad{"min_load", &ExpertLoads::min_load}};
+inline constexpr std::array expert_loads{
+    ExpertLoad{"aux_loss", &ExpertLoads::aux_loss}, ExpertLoad{"entropy", &ExpertLoads::entropy},
+    ExpertLoad{"max_load", &ExpertLoads::max_load}, ExpertLoad{"min_load", &ExpertLoads::min_load}};
 
 }  // namespace llamesh::train

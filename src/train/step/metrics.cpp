@@ -16,6 +16,7 @@
 #include "core/clock.hpp"
 #include "core/process.hpp"
 #include "train/health/nonfinite_steps.hpp"
+#include "train/step/step_quantities.hpp"
 
 namespace llamesh::train {
 namespace {
@@ -106,12 +107,39 @@ Descriptor open_metrics(const std::filesystem::path& path, std::int64_t step,
   return open();
 }
 
+nlohmann::ordered_json to_json(const ExpertLoads& loads) {
+  nlohmann::ordered_json json;
+  for (const auto& [name, member] : expert_loads) json[name] = loads.*member;
+  return json;
+}
+
 nlohmann::ordered_json to_json(const ExpertBalance& experts) {
-  nlohmann::ordered_json json = by_name(experts.all);
+  auto json = to_json(experts.all);
   if (experts.z_loss) json["z_loss"] = *experts.z_loss;
   for (const auto& [layer, loads] : experts.layers)
-    json["layers"][fmt::format("{}", layer)] = by_name(loads);
+    json["layers"][fmt::format("{}", layer)] = to_json(loads);
   return json;
+}
+
+template <class T>
+const T& to_json(const T& value) {
+  return value;
+}
+
+/// Sets a key, or one in an object: "memory.peak".
+template <class T>
+void set(nlohmann::ordered_json& line, std::string_view key, const T& value) {
+  const auto dot = key.find('.');
+  if (dot == key.npos)
+    line[key] = to_json(value);
+  else
+    set(line[key.substr(0, dot)], key.substr(dot + 1), value);
+}
+
+/// Leaves out what is unknown.
+template <class T>
+void set(nlohmann::ordered_json& line, std::string_view key, const std::optional<T>& value) {
+  if (value) set(line, key, *value);
 }
 
 /// Formats what every model has.
@@ -147,32 +175,13 @@ void MetricsFile::append(const std::string& line) {
   file_.append(line + '\n');
 }
 
-void MetricsFile::write(const StepRecord& r) {
-  nlohmann::ordered_json line = {{"step", r.step},
-                                 {"loss", r.loss},
-                                 {"grad_norm", r.grad_norm},
-                                 {"lr", r.lr},
-                                 {"tokens", r.tokens},
-                                 {"seconds", r.seconds},
-                                 {"tokens_per_second", r.tokens_per_second},
-                                 {"memory",
-                                  {{"valley", r.valley},
-                                   {"peak", r.peak},
-                                   {"predicted_valley", r.predicted_valley},
-                                   {"predicted_peak", r.predicted_peak},
-                                   {"host", r.on_host},
-                                   {"predicted_host", r.predicted_on_host}}},
-                                 {"traffic", r.traffic},
-                                 {"traffic_between_nodes", r.traffic_between_nodes},
-                                 {"time", rounded_unix_time()}};
-  if (!r.exposed.empty()) {
-    line["seconds_compute"] = r.seconds_compute;
-    line["exposed"] = r.exposed;
-  }
-  if (r.mfu) line["mfu"] = *r.mfu;
-  if (r.joules) line["joules"] = *r.joules;
-  if (r.tokens_per_joule > 0) line["tokens_per_joule"] = r.tokens_per_joule;
-  if (r.experts) line["experts"] = to_json(*r.experts);
+void MetricsFile::write(StepRecord record) {
+  record.time = rounded_unix_time();
+  nlohmann::ordered_json line;
+  for_each_quantity([&](const auto& quantity) {
+    if (!record.exposed.empty() || quantity.without_axes == WithoutAxes::written)
+      set(line, quantity.key, record.*quantity.member);
+  });
   append(line.dump());
 }
 

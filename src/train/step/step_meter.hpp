@@ -14,7 +14,7 @@
 #include "train/run/setup.hpp"
 #include "train/step/engine.hpp"
 #include "train/step/flops.hpp"
-#include "train/step/metrics.hpp"
+#include "train/step/step_record.hpp"
 
 namespace llamesh::train {
 

@@ -17,7 +17,7 @@ struct Gauge {
   Type type = Type::gauge;
 };
 
-/// Whether metrics.jsonl has a quantity by axis if there is no axis.
+/// Whether metrics.jsonl has a quantity if ranks wait for no axis.
 enum class WithoutAxes : std::uint8_t { written, left_out };
 
 /// A quantity in StepRecord, and where a run writes it. Only single numbers have gauges.
@@ -70,7 +70,8 @@ inline constexpr auto step_quantities = [] {
                "traffic_between_nodes"},
       Quantity{"time", &R::time, "s", "Unix time at which the step was written."},
       Quantity{"seconds_compute", &R::seconds_compute, "s",
-               "Part of the step without waiting, mean over ranks."},
+               "Part of the step without waiting, mean over ranks.", nullptr, Gauge{},
+               WithoutAxes::left_out},
       Quantity{"exposed", &R::exposed, "s",
                "Part of the step in which ranks waited for an axis, mean over ranks.", "exposed",
                Gauge{}, WithoutAxes::left_out},
@@ -93,13 +94,21 @@ constexpr void for_each_quantity(Visit visit) {
 /// Stands for a count that a line in metrics.jsonl lacks; for other numbers it is NaN.
 inline constexpr std::int64_t unknown_count = -1;
 
-// Return a member of StepRecord as a number, NaN if it is unknown.
-inline double number(double value) { return value; }
-inline double number(std::int64_t count) {
-  return count < 0 ? std::numeric_limits<double>::quiet_NaN() : static_cast<double>(count);
+// Return a single number in StepRecord if it is known.
+inline std::optional<double> known(double value) {
+  return value;
 }
-inline double number(const std::optional<double>& value) {
-  return value.value_or(std::numeric_limits<double>::quiet_NaN());
+inline std::optional<double> known(const std::optional<double>& value) {
+  return value;
+}
+inline std::optional<double> known(std::int64_t count) {
+  return count == unknown_count ? std::nullopt : std::optional(static_cast<double>(count));
+}
+
+/// Returns a single number in StepRecord; NaN if it is unknown.
+template <class T>
+auto number(const T& value) -> decltype(known(value).value_or(0.0)) {
+  return known(value).value_or(std::numeric_limits<double>::quiet_NaN());
 }
 
 }  // namespace llamesh::train

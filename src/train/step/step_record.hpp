@@ -38,8 +38,7 @@ struct StepRecord {
   double time = 0;           ///< when metrics.jsonl got it, seconds since 1970
   std::int64_t request = 0;  ///< maximum over ranks (Trainer::Request)
   // Means over ranks.
-  /// Part of `seconds` without waiting for any axis; known if `exposed` has axes.
-  std::optional<double> seconds_compute = {};
+  double seconds_compute = 0;                  ///< part of `seconds` without waiting for any axis
   std::map<std::string, double> exposed = {};  ///< per axis: seconds waiting for it
   /// Per axis: seconds in its collectives, hidden or not. Empty on GPUs.
   std::map<std::string, double> in_collectives = {};

@@ -16,8 +16,8 @@
 #include "train/run/setup.hpp"
 #include "train/step/engine.hpp"
 #include "train/step/expert_balance.hpp"
-#include "train/step/metrics.hpp"
 #include "train/step/step_meter.hpp"
+#include "train/step/step_record.hpp"
 
 namespace llamesh::train {
 

@@ -9,11 +9,13 @@
 #include <algorithm>
 #include <bit>
 #include <charconv>
-#include <chrono>
+#include <map>
+#include <optional>
 #include <string_view>
 
 #include "core/clock.hpp"
 #include "core/process.hpp"
+#include "train/step/step_quantities.hpp"
 #include "train/tensorboard/event_fields.hpp"
 
 namespace llamesh::train {
@@ -78,13 +80,29 @@ std::string event_of(std::int64_t step, const Add& add) {
   return to_record(bytes);
 }
 
-void add_experts(const ExpertBalance& experts, std::map<std::string, double>& scalars) {
-  for (const auto& [name, number] : by_name(experts.all)) scalars["experts/" + name] = number;
-  if (experts.z_loss) scalars["experts/z_loss"] = *experts.z_loss;
-  for (const auto& [layer, loads] : experts.layers)
-    for (const auto& [name, number] : by_name(loads))
-      scalars[fmt::format("experts_by_layer/{}/{}", name, layer)] = number;
-}
+/// Scalars of a step by tag.
+struct Scalars {
+  void add(const std::string& tag, double value) { by_tag[tag] = value; }
+  void add(const std::string& tag, std::int64_t count) { add(tag, static_cast<double>(count)); }
+  template <class T>
+  void add(const std::string& tag, const std::optional<T>& value) {
+    if (value) add(tag, *value);
+  }
+  template <class T>
+  void add(const std::string& tag, const std::map<std::string, T>& by_axis) {
+    for (const auto& [axis, value] : by_axis) add(tag + "/" + axis, value);
+  }
+  void add(const std::string& tag, const ExpertBalance& experts) {
+    add(tag + "/z_loss", experts.z_loss);
+    for (const auto& [name, member] : expert_loads) {
+      add(fmt::format("{}/{}", tag, name), experts.all.*member);
+      for (const auto& [layer, loads] : experts.layers)
+        add(fmt::format("{}_by_layer/{}/{}", tag, name, layer), loads.*member);
+    }
+  }
+
+  std::map<std::string, double> by_tag = {};
+};
 
 }  // namespace
 
@@ -119,25 +137,12 @@ void EventFile::write(std::int64_t step, const std::map<std::string, double>& sc
   }));
 }
 
-void EventFile::write(const StepRecord& r) {
-  std::map<std::string, double> scalars{{"train/loss", r.loss},
-                                        {"train/grad_norm", r.grad_norm},
-                                        {"train/lr", r.lr},
-                                        {"train/tokens", static_cast<double>(r.tokens)},
-                                        {"speed/seconds", r.seconds},
-                                        {"speed/tokens_per_second", r.tokens_per_second},
-                                        {"memory/valley", static_cast<double>(r.valley)},
-                                        {"memory/peak", static_cast<double>(r.peak)}};
-  for (const auto& [axis, bytes] : r.traffic)
-    scalars["traffic/" + axis] = static_cast<double>(bytes);
-  for (const auto& [axis, bytes] : r.traffic_between_nodes)
-    scalars["traffic_between_nodes/" + axis] = static_cast<double>(bytes);
-  for (const auto& [axis, seconds] : r.exposed) scalars["exposed/" + axis] = seconds;
-  if (r.mfu) scalars["speed/mfu"] = *r.mfu;
-  if (r.joules) scalars["energy/joules"] = *r.joules;
-  if (r.tokens_per_joule > 0) scalars["energy/tokens_per_joule"] = r.tokens_per_joule;
-  if (r.experts) add_experts(*r.experts, scalars);
-  write(r.step, scalars);
+void EventFile::write(const StepRecord& record) {
+  Scalars scalars;
+  for_each_quantity([&](const auto& quantity) {
+    if (quantity.tag != nullptr) scalars.add(quantity.tag, record.*quantity.member);
+  });
+  write(record.step, scalars.by_tag);
 }
 
 void EventFile::write_validation(std::int64_t step, double loss, const std::string& set) {

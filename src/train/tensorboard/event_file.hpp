@@ -7,7 +7,8 @@
 #include <string_view>
 
 #include "core/file.hpp"
-#include "train/step/metrics.hpp"
+#include "train/run/run_inputs.hpp"
+#include "train/step/step_record.hpp"
 
 namespace llamesh::train {
 

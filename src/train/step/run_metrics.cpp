@@ -1,4 +1,4 @@
-#include "app/report/run_metrics.hpp"
+#include "train/step/run_metrics.hpp"
 
 #include <cmath>
 #include <iterator>
@@ -7,50 +7,76 @@
 
 #include "core/file.hpp"
 #include "core/json.hpp"
+#include "train/step/step_quantities.hpp"
 
-namespace llamesh::app {
+namespace llamesh::train {
 namespace {
 
 using nlohmann::json;
 
-double number(const json& object, const char* key) {
+double number_at(const json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end() || !found->is_number()) return std::numeric_limits<double>::quiet_NaN();
   return found->get<double>();
 }
 
-std::map<std::string, double> by_axis(const json& line, const char* key) {
-  std::map<std::string, double> numbers;
-  const json axes = line.value(key, json::object());
-  for (const auto& [axis, value] : axes.items())
-    if (value.is_number()) numbers[axis] = value.get<double>();
-  return numbers;
+// Set a member of the record to what a line has for its key; unknown: null.
+
+void read(const json& value, double& to) {
+  to = value.is_number() ? value.get<double>() : std::numeric_limits<double>::quiet_NaN();
+}
+void read(const json& value, std::int64_t& to) {
+  double number = 0;
+  read(value, number);
+  to = number >= 0 && number < 0x1p63 ? value.get<std::int64_t>() : unknown_count;
+}
+void read(const json& value, std::optional<double>& to) {
+  if (value.is_number()) to = value.get<double>();
+}
+template <class T>
+void read(const json& value, std::map<std::string, T>& to) {
+  for (const auto& [axis, of_axis] : value.items())
+    if (of_axis.is_number()) read(of_axis, to[axis]);
+}
+void read(const json& value, std::optional<ExpertBalance>& to) {
+  if (!value.is_object()) return;
+  to.emplace();
+  read(value.value("z_loss", json()), to->z_loss);
+  for (const auto& [name, member] : expert_loads) read(value.value(name, json()), to->all.*member);
 }
 
-StepMetrics step_metrics(const json& line) {
-  return {.loss = number(line, "loss"),
-          .grad_norm = number(line, "grad_norm"),
-          .lr = number(line, "lr"),
-          .tokens = number(line, "tokens"),
-          .seconds = number(line, "seconds"),
-          .tokens_per_second = number(line, "tokens_per_second"),
-          .mfu = number(line, "mfu"),
-          .valley = number(line.value("memory", json::object()), "valley"),
-          .peak = number(line.value("memory", json::object()), "peak"),
-          .joules = number(line, "joules"),
-          .tokens_per_joule = number(line, "tokens_per_joule"),
-          .seconds_compute = number(line, "seconds_compute"),
-          .time = number(line, "time"),
-          .elapsed = 0,
-          .traffic = by_axis(line, "traffic"),
-          .traffic_between_nodes = by_axis(line, "traffic_between_nodes"),
-          .exposed = by_axis(line, "exposed"),
-          .experts = by_axis(line, "experts")};
+/// Returns a key's value, or that of a key in an object ("memory.peak"); null if there is none.
+const json& value_at(const json& line, std::string_view key) {
+  static const json null;
+  const auto dot = key.find('.');
+  const auto found = line.find(key.substr(0, dot));
+  if (found == line.end()) return null;
+  return dot == key.npos ? *found : value_at(*found, key.substr(dot + 1));
+}
+
+/// Returns true if whatever has parts in metrics.jsonl is an object in this line, if it is there.
+bool has_shape_of_step(const json& line) {
+  bool fits = true;
+  for_each_quantity([&](const auto& quantity) {
+    const std::string_view key = quantity.key;
+    const auto dot = key.find('.');
+    if (dot == key.npos && requires { known(StepRecord().*quantity.member); }) return;
+    const auto found = line.find(key.substr(0, dot));
+    fits = fits && (found == line.end() || found->is_object());
+  });
+  return fits;
+}
+
+ReadStep read_step(const json& line) {
+  ReadStep step;
+  for_each_quantity(
+      [&](const auto& quantity) { read(value_at(line, quantity.key), step.*quantity.member); });
+  return step;
 }
 
 /// Returns the seconds since the previous step, or since this start; if the lines lack that or it
 /// is impossible, the step's own seconds.
-double seconds_before(const RunMetrics& run, std::int64_t step, const StepMetrics& metrics) {
+double seconds_before(const RunMetrics& run, std::int64_t step, const ReadStep& metrics) {
   const auto next = run.steps.lower_bound(step);
   const bool first = next == run.steps.begin() ||
                      (!run.starts.empty() && std::prev(next)->first <= run.starts.back().step);
@@ -62,7 +88,7 @@ double seconds_before(const RunMetrics& run, std::int64_t step, const StepMetric
   return metrics.seconds >= 0 && metrics.seconds < 1e9 ? metrics.seconds : 0;
 }
 
-void add_step(std::int64_t step, StepMetrics metrics, RunMetrics& run) {
+void add_step(std::int64_t step, ReadStep metrics, RunMetrics& run) {
   const auto next = run.steps.lower_bound(step);
   metrics.elapsed = (next == run.steps.begin() ? 0 : std::prev(next)->second.elapsed) +
                     seconds_before(run, step, metrics);
@@ -95,7 +121,7 @@ void add_validation(std::int64_t step, const std::string& set, double loss, RunM
 
 void take_event(const std::string& event, std::int64_t step, const json& line, RunMetrics& run) {
   if (event == "validation") {
-    add_validation(step, text(line, "set"), number(line, "loss"), run);
+    add_validation(step, text(line, "set"), number_at(line, "loss"), run);
   } else if (event == "early_stop") {
     run.early_stop = step;
   } else if (event == "checkpoint") {
@@ -116,8 +142,8 @@ void take_event(const std::string& event, std::int64_t step, const json& line, R
     drop_after(run.skipped, step);
     drop_after(run.spikes, step);
     run.starts.push_back({.step = step,
-                          .time = number(line, "time"),
-                          .ranks = number(line, "ranks"),
+                          .time = number_at(line, "time"),
+                          .ranks = number_at(line, "ranks"),
                           .mesh = text(line, "mesh"),
                           .host = text(line, "host"),
                           .version = text(line, "version"),
@@ -140,19 +166,17 @@ json parsed(std::string_view line) {
 
 bool add_line(std::string_view text, RunMetrics& run) {
   const json line = parsed(text);
-  if (!line.is_object()) return false;
-  for (const char* part : {"memory", "traffic", "traffic_between_nodes", "exposed", "experts"})
-    if (line.contains(part) && !line[part].is_object()) return false;
+  if (!line.is_object() || !has_shape_of_step(line)) return false;
   const bool is_event = line.contains("event");
   if (is_event && !line["event"].is_string()) return false;
-  const double step = number(line, "step");
+  const double step = number_at(line, "step");
   const bool has_step = step >= 0 && step < 1e15 && std::floor(step) == step;
   if (!has_step) return is_event;
   const auto index = static_cast<std::int64_t>(step);
   if (is_event)
     take_event(line["event"].get<std::string>(), index, line, run);
   else
-    add_step(index, step_metrics(line), run);
+    add_step(index, read_step(line), run);
   return true;
 }
 
@@ -175,4 +199,4 @@ RunMetrics read_metrics(const std::filesystem::path& file) {
   return run;
 }
 
-}  // namespace llamesh::app
+}  // namespace llamesh::train

@@ -11,20 +11,14 @@
 #include <utility>
 #include <vector>
 
-namespace llamesh::app {
+#include "train/step/step_record.hpp"
 
-/// One step's line in metrics.jsonl. Fields that are missing, null or not numeric are NaN.
-struct StepMetrics {
-  double loss, grad_norm, lr, tokens, seconds, tokens_per_second, mfu;
-  double valley, peak;              ///< bytes, maximum over ranks
-  double joules, tokens_per_joule;  ///< energy since the previous step, all nodes
-  double seconds_compute;           ///< part of `seconds`
-  double time;                      ///< when the line was written, seconds since 1970
-  double elapsed;  ///< wall-clock seconds up to then, without pauses between starts
-  std::map<std::string, double> traffic;                ///< per mesh axis: bytes sent per rank
-  std::map<std::string, double> traffic_between_nodes;  ///< the part that left its node
-  std::map<std::string, double> exposed;                ///< per axis: seconds waiting for it
-  std::map<std::string, double> experts;  ///< their balance, by name; empty without experts
+namespace llamesh::train {
+
+/// A step's line in metrics.jsonl. Numbers that are missing, null or not numeric are unknown
+/// (step_quantities.hpp); `layers` of experts and what metrics.jsonl does not have are empty.
+struct ReadStep : StepRecord {
+  double elapsed = 0;  ///< wall-clock seconds up to then, without pauses between starts
 };
 
 /// A start of the run, as far as its line tells.
@@ -40,7 +34,7 @@ struct RunStart {
 /// A run's metrics.jsonl by step, as if it had never been interrupted: after a resume, repeated
 /// steps replace the earlier ones, and steps beyond the resumed one are dropped.
 struct RunMetrics {
-  std::map<std::int64_t, StepMetrics> steps;
+  std::map<std::int64_t, ReadStep> steps;
   std::map<std::int64_t, double> validation;  ///< loss after that step, nats: of the deciding set
   std::string validation_set;                 ///< its name; empty: data.validation, or none
   std::map<std::string, std::map<std::int64_t, double>> other_validation;  ///< by set
@@ -63,4 +57,4 @@ RunMetrics read_lines(const std::filesystem::path& file);
 /// Reads a run's metrics.jsonl; a missing file, or one without a step, is a user error (exit 78).
 RunMetrics read_metrics(const std::filesystem::path& file);
 
-}  // namespace llamesh::app
+}  // namespace llamesh::train
