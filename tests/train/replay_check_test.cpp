@@ -122,7 +122,7 @@ class ReplayingTrainer {
     wrong_kernel.armed = false;
     return left;
   }
-  std::string healed() const { return trainer_.replay_check().healed(); }
+  std::string healed() const { return trainer_.observers().replay().healed(); }
   std::vector<float> masters() const {
     std::vector<float> all;
     for (const auto& shard : trainer_.state().masters().shards) {

@@ -180,8 +180,7 @@ void JobReport::on_step(const StepRecord& record) {
   for (const auto& line : record.stragglers) warn("straggler", line);
   for (const auto& line : record.idle_experts) warn("idle_experts", line);
   if (!record.skipped.empty()) warn("skipped", record.skipped);
-  for (const auto& line : spikes_.observe(record.step, record.loss, record.grad_norm))
-    warn("spike", line);
+  for (const auto& line : record.spikes) warn("spike", line);
 }
 
 /// start() has found that the file can be written.

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "comm/mpi/communicator.hpp"
-#include "train/health/spikes.hpp"
 #include "train/job/deadline.hpp"
 #include "train/job/run_state.hpp"
 #include "train/job/startup.hpp"
@@ -104,7 +103,6 @@ class JobReport {
   double in_loop_ = 0;                                ///< rank 0: seconds of its steps and saves
   double other_before_ = 0;                           ///< rank 0: Goodput::other of earlier starts
   std::future<std::optional<double>> waiting_;        ///< rank 0: Slurm's answer
-  Spikes spikes_;
 };
 
 }  // namespace llamesh::train

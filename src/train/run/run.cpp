@@ -78,7 +78,7 @@ class Run {
     flight_.emplace(world_, setup_.topology, folder_);
     report_.log_job(trainer_);
     for (const auto& line : slow_nodes_) spdlog::warn("{}", line);
-    for (const auto& line : {replica_check_.describe(), trainer_.replay_check().describe()})
+    for (const auto& line : {replica_check_.describe(), trainer_.observers().replay().describe()})
       if (!line.empty()) spdlog::info("{}", line);
     const StartEvent event = checkpoints_.resume(changes_);
     nothing_to_do_ =

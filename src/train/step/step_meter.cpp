@@ -48,8 +48,7 @@ StepMeter::StepMeter(const comm::Communicator& world, const Setup& setup,
       mesh_(mesh),
       engine_(engine),
       threads_(threads),
-      energy_(answers_for_host(world, setup), sysfs()),
-      stragglers_(setup.topology.host_of) {}
+      energy_(answers_for_host(world, setup), sysfs()) {}
 
 void StepMeter::plan_memory() {
   if (!setup_.plan_memory) return;
@@ -99,23 +98,23 @@ void StepMeter::begin_step() {
   copies_exposed_before_ = engine_.seconds_exposed_by_copies();
 }
 
-StepMeter::Sample StepMeter::sample() {
+StepSample StepMeter::sample() {
   step_joules_ += energy_.joules().value_or(std::numeric_limits<double>::quiet_NaN());
   const auto& meter = device::MemoryMeter::instance();
-  Sample mine{.seconds = former_update_ + seconds_since(begin_),
-              .load_per_core = load_per_core(),
-              .in_use = meter.in_use(),
-              .peak = meter.peak(),
-              .on_host = device::MemoryMeter::host().in_use(),
-              .copies_exposed = engine_.seconds_exposed_by_copies() - copies_exposed_before_,
-              .joules = step_joules_,
-              .axes = seconds_by_axis()};
+  StepSample mine{.seconds = former_update_ + seconds_since(begin_),
+                  .load_per_core = load_per_core(),
+                  .in_use = meter.in_use(),
+                  .peak = meter.peak(),
+                  .on_host = device::MemoryMeter::host().in_use(),
+                  .copies_exposed = engine_.seconds_exposed_by_copies() - copies_exposed_before_,
+                  .joules = step_joules_,
+                  .axes = seconds_by_axis()};
   mine.own_seconds = mine.seconds - waited_ - mine.copies_exposed;
   for (const auto& axis : mine.axes) mine.own_seconds -= axis.exposed;
   return mine;
 }
 
-StepMeter::SecondsByAxis StepMeter::seconds_by_axis() const {
+SecondsByAxis StepMeter::seconds_by_axis() const {
   SecondsByAxis seconds;
   const auto axes = mesh_.all();
   for (std::size_t i = 0; i < std::min(axes.size(), seconds.size()); ++i) {
@@ -128,10 +127,11 @@ StepMeter::SecondsByAxis StepMeter::seconds_by_axis() const {
 }
 
 /// Records the maximum time and memory over the ranks, and the sum of their energy.
-void StepMeter::end_step(StepRecord& record, std::span<const Sample> by_rank) {
+void StepMeter::end_step(StepRecord& record, std::span<const StepPart> parts) {
   step_joules_ = 0;
   double joules = 0;
-  for (const auto& sample : by_rank) {
+  for (const auto& part : parts) {
+    const auto& sample = part.measured;
     joules += sample.joules;
     record.valley = std::max(record.valley, sample.in_use);
     record.peak = std::max(record.peak, sample.peak);
@@ -147,7 +147,7 @@ void StepMeter::end_step(StepRecord& record, std::span<const Sample> by_rank) {
   record.predicted_peak = planned_.peak;
   record.predicted_on_host = planned_.on_host;
   record_traffic(record);
-  record_exposed(record, by_rank);
+  record_exposed(record, parts);
   former_update_ = seconds_since(update_begin_);
   if (gemm_peak_) record_utilization(record);  // may measure, which is no part of a step
 }
@@ -179,18 +179,12 @@ void StepMeter::record_traffic(StepRecord& record) const {
   }
 }
 
-/// Records the means over the ranks, and the slow ranks.
-void StepMeter::record_exposed(StepRecord& record, std::span<const Sample> by_rank) {
-  const double share = 1.0 / static_cast<double>(by_rank.size());
+/// Records the means over the ranks.
+void StepMeter::record_exposed(StepRecord& record, std::span<const StepPart> parts) const {
+  const double share = 1.0 / static_cast<double>(parts.size());
   const auto axes = mesh_.all();
-  std::vector<double> own;
-  std::vector<double> loads;
-  for (const auto& sample : by_rank) {
-    own.push_back(sample.own_seconds);
-    loads.push_back(sample.load_per_core);
-  }
-  record.stragglers = stragglers_.observe(own, loads);
-  for (const auto& sample : by_rank) {
+  for (const auto& part : parts) {
+    const auto& sample = part.measured;
     record.seconds_compute += share * (sample.seconds - sample.copies_exposed);
     if (engine_.state.memory() == device::MemoryKind::host ||
         setup_.inputs.memory.activation_offload)

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -10,10 +9,10 @@
 
 #include "comm/mesh/device_mesh.hpp"
 #include "device/energy.hpp"
-#include "train/health/stragglers.hpp"
 #include "train/run/setup.hpp"
 #include "train/step/engine.hpp"
 #include "train/step/flops.hpp"
+#include "train/step/step_part.hpp"
 #include "train/step/step_record.hpp"
 
 namespace llamesh::train {
@@ -43,37 +42,16 @@ class StepMeter {
   /// Starts over after the bf16 matmul method has changed. Collective.
   void on_bf16_products_changed();
 
-  /// Times for one axis, in seconds: in its collectives (on CPUs), and with the compute stream
-  /// waiting for them.
-  struct AxisSeconds {
-    float in_collectives = 0;
-    float exposed = 0;
-  };
-  /// Ordered like DeviceMesh::all(), which has fewer entries.
-  using SecondsByAxis = std::array<AxisSeconds, 16>;
-  /// A rank's measurements of a step; trivially copyable, so that ranks can exchange them.
-  struct Sample {
-    double seconds = 0;        ///< as StepRecord::seconds
-    double own_seconds = 0;    ///< without its waits for others
-    double load_per_core = 0;  ///< of this rank's machine, in the last minute; 0: unknown
-    std::int64_t in_use = 0;   ///< bytes of memory
-    std::int64_t peak = 0;
-    std::int64_t on_host = 0;   ///< bytes of host memory, in addition to the device's
-    double copies_exposed = 0;  ///< seconds waiting for copies to and from the host
-    double joules = 0;          ///< as StepRecord::joules, of this rank's counters; NaN: unknown
-    SecondsByAxis axes = {};
-  };
-
   /// Begins a step.
   void begin_step();
   /// Notes the seconds for which this rank waited for others to read their data.
   void note_wait_for_data(double seconds) { waited_ = seconds; }
   /// Returns this rank's measurements after the step's passes.
-  Sample sample();
+  StepSample sample();
   /// Begins what follows the last exchange of samples; it counts in the next step.
   void begin_update() { update_begin_ = Clock::now(); }
-  /// Adds the measurements, given each rank's sample, and ends the step.
-  void end_step(StepRecord& record, std::span<const Sample> by_rank);
+  /// Adds the measurements, given each rank's part, and ends the step.
+  void end_step(StepRecord& record, std::span<const StepPart> parts);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -86,7 +64,7 @@ class StepMeter {
   SecondsByAxis seconds_by_axis() const;
   void record_utilization(StepRecord& record);
   void record_traffic(StepRecord& record) const;
-  void record_exposed(StepRecord& record, std::span<const Sample> by_rank);
+  void record_exposed(StepRecord& record, std::span<const StepPart> parts) const;
 
   const comm::Communicator& world_;
   const Setup& setup_;
@@ -96,9 +74,8 @@ class StepMeter {
   std::optional<GemmPeak> gemm_peak_;
   bool doubted_peak_ = false;  ///< the log says that a step was faster than it
   device::EnergyMeter energy_;
-  double step_joules_ = 0;  ///< as in Sample: a step may be sampled twice
+  double step_joules_ = 0;  ///< as in StepSample: a step may be sampled twice
   PlannedMemory planned_;   ///< maximum over the ranks
-  Stragglers stragglers_;
   // For the current step.
   Clock::time_point begin_, update_begin_;
   double former_update_ = 0;  ///< seconds for the previous step's update

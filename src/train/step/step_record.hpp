@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -31,10 +32,10 @@ struct StepRecord {
   /// Bytes of other host memory in use after the passes, maximum over ranks: offloaded state, a
   /// GPU's pinned buffers, the copy for an asynchronous checkpoint.
   std::int64_t on_host = 0;
-  std::int64_t predicted_on_host = 0;           ///< without checkpoints
-  std::map<std::string, std::int64_t> traffic;  ///< per axis: bytes sent per rank in the step
+  std::int64_t predicted_on_host = 0;                ///< without checkpoints
+  std::map<std::string, std::int64_t> traffic = {};  ///< per axis: bytes sent per rank in the step
   /// Per axis: the part that goes to another node, mean over all ranks.
-  std::map<std::string, std::int64_t> traffic_between_nodes;
+  std::map<std::string, std::int64_t> traffic_between_nodes = {};
   double time = 0;           ///< when metrics.jsonl got it, seconds since 1970
   std::int64_t request = 0;  ///< maximum over ranks (Trainer::Request)
   // Means over ranks.
@@ -50,7 +51,10 @@ struct StepRecord {
   std::vector<std::string> stragglers = {};    ///< a line for each rank newly found slow
   std::vector<std::string> idle_experts = {};  ///< a line for each layer with newly idle experts
   std::vector<std::string> healed = {};        ///< a line for each repetition of the passes
+  std::vector<std::string> spikes = {};        ///< a line for each number that begins a spike
   std::string skipped = {};                    ///< reason for making no update; "": updated
+
+  bool is_finite() const { return std::isfinite(loss) && std::isfinite(grad_norm); }
 };
 
 }  // namespace llamesh::train

@@ -1,22 +1,16 @@
 #pragma once
 
 #include <functional>
-#include <memory>
-#include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "comm/mesh/device_mesh.hpp"
-#include "data/loader.hpp"
-#include "data/validation.hpp"
-#include "device/async_copy.hpp"
-#include "train/health/nonfinite_steps.hpp"
-#include "train/health/replay_check.hpp"
+#include "train/health/step_observers.hpp"
 #include "train/run/setup.hpp"
+#include "train/step/batch_feed.hpp"
 #include "train/step/engine.hpp"
-#include "train/step/expert_balance.hpp"
 #include "train/step/step_meter.hpp"
+#include "train/step/step_part.hpp"
 #include "train/step/step_record.hpp"
 
 namespace llamesh::train {
@@ -72,7 +66,7 @@ class Trainer {
   /// StepMeter::measure_gemm_peak().
   void measure_gemm_peak() { meter_.measure_gemm_peak(); }
   const StepMeter& meter() const { return meter_; }
-  const ReplayCheck& replay_check() const { return replay_check_; }
+  const StepObservers& observers() const { return observers_; }
   /// Returns the tensors that a checkpoint stores.
   const sharding::ShardedState& state() const { return engine_.state; }
   /// Notes that work in the compute stream has overwritten the master weights from outside.
@@ -83,27 +77,10 @@ class Trainer {
   void keep_bf16_products(const std::string& recorded);
 
  private:
-  /// A rank's part of a step's record.
-  struct StepPart {
-    double loss = 0;          ///< sum over its tokens
-    double squared_norm = 0;  ///< over its gradient shards
-    bool broken = false;      ///< a collective was aborted: the two above are invalid
-    std::int64_t request = 0;
-    std::int64_t difference = 0;  ///< ReplayCheck::difference()
-    StepMeter::Sample measured{};
-  };
-
-  std::int64_t load_micro_batches();
-  bool run_passes(StepRecord& record, std::vector<StepPart>& parts, double divisor,
-                  const OnProgress& on_progress, const Request& request);
-  bool replay_agrees(StepRecord& record, const std::vector<StepPart>& parts,
-                     OnMismatch on_mismatch);
+  std::vector<StepPart> run_passes(StepRecord& record, double divisor,
+                                   const OnProgress& on_progress, const Request& request);
   std::vector<StepPart> exchange(const Request& request);
-  bool sum_up(StepRecord& record, const std::vector<StepPart>& parts, double divisor) const;
-  void record_experts(StepRecord& record);
-  void decide_on_nonfinite(StepRecord& record, const std::vector<StepPart>& parts);
-  void take(data::TokenBatch& batch, const data::TokenBatch& whole) const;
-  std::vector<model::Batch> as_tensors(std::span<data::TokenBatch> batches);
+  void sum_up(StepRecord& record, const std::vector<StepPart>& parts, double divisor) const;
 
   const comm::Communicator& world_;
   const Setup& setup_;
@@ -112,16 +89,11 @@ class Trainer {
   const comm::Communicator& data_group_;  ///< ranks whose losses add up
   std::vector<int> data_ranks_;           ///< their world ranks
   Engine engine_;
-  std::optional<data::Loader> loader_;
-  std::vector<data::ValidationData> validation_;     ///< a set each
-  std::vector<data::TokenBatch> micro_batches_;      ///< for the current step
-  device::Staging ids_, targets_, document_starts_;  ///< for all of them
-  std::int64_t step_ = 0;                            ///< steps done
-  std::int64_t tokens_ = 0;                          ///< trained on since the start of the run
+  BatchFeed feed_;
+  std::int64_t step_ = 0;    ///< steps done
+  std::int64_t tokens_ = 0;  ///< trained on since the start of the run
   StepMeter meter_;
-  ReplayCheck replay_check_;
-  NonfiniteSteps nonfinite_;
-  IdleExperts idle_experts_;
+  StepObservers observers_;
 };
 
 }  // namespace llamesh::train

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace llamesh::train {
+
+/// Times for one axis, in seconds: in its collectives (on CPUs), and with the compute stream
+/// waiting for them.
+struct AxisSeconds {
+  float in_collectives = 0;
+  float exposed = 0;
+};
+/// Ordered like DeviceMesh::all(), which has fewer entries.
+using SecondsByAxis = std::array<AxisSeconds, 16>;
+
+/// A rank's measurements of a step.
+struct StepSample {
+  double seconds = 0;        ///< as StepRecord::seconds
+  double own_seconds = 0;    ///< without its waits for others
+  double load_per_core = 0;  ///< of this rank's machine, in the last minute; 0: unknown
+  std::int64_t in_use = 0;   ///< bytes of memory
+  std::int64_t peak = 0;
+  std::int64_t on_host = 0;   ///< bytes of host memory, in addition to the device's
+  double copies_exposed = 0;  ///< seconds waiting for copies to and from the host
+  double joules = 0;          ///< as StepRecord::joules, of this rank's counters; NaN: unknown
+  SecondsByAxis axes = {};
+};
+
+/// A rank's part of a step's record, which the ranks exchange: trivially copyable.
+struct StepPart {
+  double loss = 0;          ///< sum over its tokens
+  double squared_norm = 0;  ///< over its gradient shards
+  bool broken = false;      ///< a collective was aborted: the two above are invalid
+  std::int64_t request = 0;
+  std::int64_t difference = 0;  ///< ReplayCheck::difference()
+  StepSample measured{};
+};
+
+}  // namespace llamesh::train
