@@ -17,6 +17,7 @@
 #include "checkpoint/store/location.hpp"
 #include "comm/mpi/session.hpp"
 #include "core/log.hpp"
+#include "core/nan_sign.hpp"
 #include "core/text.hpp"
 #include "data/data_files.hpp"
 #include "data/mapped_file.hpp"
@@ -25,7 +26,6 @@
 #include "device/async_copy.hpp"
 #include "device/buffer.hpp"
 #include "model/causal_lm.hpp"
-#include "train/health/nonfinite_steps.hpp"
 #include "train/run/setup.hpp"
 #include "train/step/kernel_choice.hpp"
 
@@ -237,7 +237,7 @@ int evaluate(const EvaluateArguments& asked) {
     train::choose_bf16_products(world, dtype);
     const auto mine = evaluate_share(*model, *data, dtype, sequence_length, world, mesh);
     const auto& groups = mesh.data_group();
-    sum = {train::without_nan_sign(groups.sum(mine.nats)), groups.sum(mine.tokens)};
+    sum = {without_nan_sign(groups.sum(mine.nats)), groups.sum(mine.tokens)};
   });
   comm::agree(world, [&] {  // all ranks have the same values, one reports an error
     if (world.rank() == 0) print_result(arguments, options, *stream, sum);

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/error.hpp"
+#include "core/nan_sign.hpp"
 
 namespace llamesh::train {
 

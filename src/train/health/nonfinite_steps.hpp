@@ -1,8 +1,6 @@
 #pragma once
 
-#include <cmath>
 #include <cstdint>
-#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
@@ -12,11 +10,6 @@
 #include "train/run/run_inputs.hpp"
 
 namespace llamesh::train {
-
-/// Drops a NaN's meaningless sign, which would be printed: "-nan".
-inline double without_nan_sign(double value) {
-  return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value;
-}
 
 /// Policy for steps whose loss or gradient norm is not finite (train.on_nonfinite).
 class NonfiniteSteps {

@@ -6,19 +6,10 @@
 #include <string>
 
 #include "comm/mpi/communicator.hpp"
+#include "train/run/profiled_steps.hpp"
 #include "train/run/setup.hpp"
 
 namespace llamesh::train {
-
-/// Steps first to last; empty if last < first.
-struct StepRange {
-  std::int64_t first = 1;
-  std::int64_t last = 0;
-  bool contains(std::int64_t step) const { return first <= step && step <= last; }
-};
-
-/// Parses "10-12", "10" or "". Throws a user error for anything else.
-StepRange profiled_steps(const ProfileOptions& options);
 
 /// Tracer for the steps in `profile.steps`: RUN/trace/trace.json has all ranks' events in Chrome's
 /// Trace Event Format. Every rank calls the same functions in the same order. Once the run trains,

@@ -14,6 +14,7 @@
 #include "comm/transports/shared_window.hpp"
 #include "core/clock.hpp"
 #include "core/log.hpp"
+#include "core/nan_sign.hpp"
 #include "train/health/replica_check.hpp"
 #include "train/job/deadline.hpp"
 #include "train/job/flight_files.hpp"

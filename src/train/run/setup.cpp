@@ -24,8 +24,8 @@
 #include "optim/optimizer.hpp"
 #include "sharding/compile_spec.hpp"
 #include "sharding/tensor_placements.hpp"
-#include "train/job/profile.hpp"
 #include "train/job/walltime.hpp"
+#include "train/run/profiled_steps.hpp"
 
 namespace llamesh::train {
 namespace {

@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "core/clock.hpp"
+#include "core/nan_sign.hpp"
 #include "core/process.hpp"
-#include "train/health/nonfinite_steps.hpp"
 #include "train/step/step_quantities.hpp"
 
 namespace llamesh::train {

@@ -7,6 +7,7 @@
 #include "comm/mpi/exchange.hpp"
 #include "comm/mpi/session.hpp"
 #include "core/log.hpp"
+#include "core/nan_sign.hpp"
 #include "device/device.hpp"
 #include "ops/gemm_algorithms.hpp"
 #include "ops/ops.hpp"
