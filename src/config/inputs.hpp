@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "train/run/run_inputs.hpp"
+#include "train/setup/run_inputs.hpp"
 
 namespace llamesh::config {
 

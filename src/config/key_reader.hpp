@@ -16,7 +16,7 @@
 #include "config/tree.hpp"
 #include "core/enum_names.hpp"
 #include "core/range.hpp"
-#include "train/run/run_inputs.hpp"
+#include "train/setup/run_inputs.hpp"
 
 namespace llamesh::config {
 

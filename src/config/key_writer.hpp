@@ -11,7 +11,7 @@
 
 #include "core/enum_names.hpp"
 #include "core/range.hpp"
-#include "train/run/run_inputs.hpp"
+#include "train/setup/run_inputs.hpp"
 
 namespace llamesh::config {
 

@@ -6,7 +6,7 @@
 
 #include "device/hardware.hpp"
 #include "plan/dry_run_checks.hpp"
-#include "train/run/setup.hpp"
+#include "train/setup/setup.hpp"
 
 namespace llamesh::plan {
 

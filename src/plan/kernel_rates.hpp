@@ -6,7 +6,7 @@
 
 #include "comm/mpi/communicator.hpp"
 #include "device/hardware.hpp"
-#include "train/run/run_inputs.hpp"
+#include "train/setup/run_inputs.hpp"
 
 namespace llamesh::plan {
 

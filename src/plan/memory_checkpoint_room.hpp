@@ -5,7 +5,7 @@
 
 #include "checkpoint/format/checkpoint_options.hpp"
 #include "plan/step_plan.hpp"
-#include "train/run/setup.hpp"
+#include "train/setup/setup.hpp"
 
 namespace llamesh::plan {
 

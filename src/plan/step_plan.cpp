@@ -18,8 +18,8 @@
 #include "ops/gemm_rate.hpp"
 #include "ops/ops.hpp"
 #include "plan/memory_checkpoint_room.hpp"
-#include "train/step/engine.hpp"
-#include "train/step/flops.hpp"
+#include "train/engine/engine.hpp"
+#include "train/engine/flops.hpp"
 
 namespace llamesh::plan {
 namespace {

@@ -10,7 +10,7 @@
 #include "comm/mpi/communicator.hpp"
 #include "device/hardware.hpp"
 #include "device/simulated/simulation.hpp"
-#include "train/run/setup.hpp"
+#include "train/setup/setup.hpp"
 
 namespace llamesh::plan {
 

@@ -13,9 +13,9 @@
 #include "temporary_folder.hpp"
 #include "tokenizer/tokenizer.hpp"
 #include "train/job/run_folder.hpp"
-#include "train/job/run_state.hpp"
-#include "train/step/metrics.hpp"
-#include "train/step/run_metrics.hpp"
+#include "train/records/metrics.hpp"
+#include "train/records/run_metrics.hpp"
+#include "train/records/run_state.hpp"
 
 // Covers every kind of file that the program opens under a name where others may put something
 // else.

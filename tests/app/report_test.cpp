@@ -19,8 +19,8 @@
 #include "runs/small_run.hpp"
 #include "support.hpp"
 #include "temporary_folder.hpp"
-#include "train/job/run_state.hpp"
-#include "train/step/run_metrics.hpp"
+#include "train/records/run_metrics.hpp"
+#include "train/records/run_state.hpp"
 
 namespace llamesh::app {
 namespace {

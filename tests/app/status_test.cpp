@@ -16,8 +16,8 @@
 #include "patience.hpp"
 #include "support.hpp"
 #include "temporary_folder.hpp"
-#include "train/job/failure.hpp"
-#include "train/job/run_state.hpp"
+#include "train/records/failure.hpp"
+#include "train/records/run_state.hpp"
 
 namespace llamesh::app {
 namespace {

@@ -8,8 +8,8 @@
 #include "app/supervise/launch_end.hpp"
 #include "core/file.hpp"
 #include "temporary_folder.hpp"
-#include "train/job/failure.hpp"
-#include "train/job/run_state.hpp"
+#include "train/records/failure.hpp"
+#include "train/records/run_state.hpp"
 
 namespace llamesh::app {
 namespace {

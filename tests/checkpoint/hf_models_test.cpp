@@ -8,7 +8,7 @@
 #include "config/inputs.hpp"
 #include "model/parameters.hpp"
 #include "source_file.hpp"
-#include "train/run/setup.hpp"
+#include "train/setup/setup.hpp"
 
 // Checks known model shapes against their published parameter counts, and every run input that
 // ships.

@@ -10,7 +10,7 @@
 #include "answer.hpp"
 #include "checkpoint/format/manifest.hpp"
 #include "core/hash.hpp"
-#include "train/health/validation_record.hpp"
+#include "train/records/validation_record.hpp"
 
 namespace {
 

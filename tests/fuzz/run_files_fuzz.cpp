@@ -14,7 +14,7 @@
 #include "checkpoint/store/lease.hpp"
 #include "data/fingerprint.hpp"
 #include "ops/cuda/gemm/gemm_table.hpp"
-#include "train/job/run_state.hpp"
+#include "train/records/run_state.hpp"
 
 namespace {
 

@@ -14,7 +14,7 @@
 #include "device/simulated/simulation.hpp"
 #include "support.hpp"
 #include "temporary_folder.hpp"
-#include "train/step/engine.hpp"
+#include "train/engine/engine.hpp"
 
 namespace llamesh::plan {
 namespace {

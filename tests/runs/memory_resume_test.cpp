@@ -8,7 +8,7 @@
 #include "checkpoint/memory/memory_folder.hpp"
 #include "forged_image.hpp"
 #include "runs/whole_run.hpp"
-#include "train/job/run_state.hpp"
+#include "train/records/run_state.hpp"
 
 // Runs that lose their processes and nodes, and resume from memory checkpoints.
 

@@ -13,7 +13,7 @@
 #include "runs/whole_run.hpp"
 #include "support.hpp"
 #include "train/job/profile.hpp"
-#include "train/run/profiled_steps.hpp"
+#include "train/setup/profiled_steps.hpp"
 
 // Checks a run's trace against the run.
 

@@ -24,8 +24,8 @@
 #include "disk_record.hpp"
 #include "model/config_json.hpp"
 #include "train/job/run_folder.hpp"
-#include "train/job/run_state.hpp"
-#include "train/step/metrics.hpp"
+#include "train/records/metrics.hpp"
+#include "train/records/run_state.hpp"
 
 /// Skips syncing: these disks are thrown away.
 extern "C" int fsync(int) {

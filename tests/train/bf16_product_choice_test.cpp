@@ -1,4 +1,4 @@
-#include "train/step/kernel_choice.hpp"
+#include "train/engine/kernel_choice.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "train/job/failure.hpp"
+#include "train/records/failure.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "temporary_folder.hpp"
-#include "train/job/run_state.hpp"
+#include "train/records/run_state.hpp"
 
 namespace llamesh::train {
 namespace {

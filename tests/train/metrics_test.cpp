@@ -1,4 +1,4 @@
-#include "train/step/metrics.hpp"
+#include "train/records/metrics.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

@@ -1,4 +1,4 @@
-#include "train/health/replica_check.hpp"
+#include "train/step/replica_check.hpp"
 
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>

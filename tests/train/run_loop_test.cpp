@@ -20,12 +20,12 @@
 #include "core/log.hpp"
 #include "core/process.hpp"
 #include "runs/whole_run.hpp"
+#include "train/engine/flops.hpp"
 #include "train/job/deadline.hpp"
 #include "train/job/job_report.hpp"
 #include "train/job/run_folder.hpp"
-#include "train/job/run_state.hpp"
-#include "train/step/flops.hpp"
-#include "train/step/metrics.hpp"
+#include "train/records/metrics.hpp"
+#include "train/records/run_state.hpp"
 
 // Tests when a run saves and what stops it.
 

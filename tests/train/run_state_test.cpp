@@ -1,4 +1,4 @@
-#include "train/job/run_state.hpp"
+#include "train/records/run_state.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

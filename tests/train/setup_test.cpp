@@ -1,4 +1,4 @@
-#include "train/run/setup.hpp"
+#include "train/setup/setup.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "train/step/step_quantities.hpp"
+#include "train/records/step_quantities.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -13,8 +13,8 @@
 
 #include "source_file.hpp"
 #include "temporary_folder.hpp"
-#include "train/step/metrics.hpp"
-#include "train/step/run_metrics.hpp"
+#include "train/records/metrics.hpp"
+#include "train/records/run_metrics.hpp"
 
 namespace llamesh::train {
 namespace {

@@ -23,7 +23,7 @@
 #include "device/device.hpp"
 #include "ops/ops.hpp"
 #include "plan/kernel_rates.hpp"
-#include "train/run/setup.hpp"
+#include "train/setup/setup.hpp"
 
 namespace llamesh::app {
 namespace {

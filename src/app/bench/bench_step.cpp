@@ -11,7 +11,7 @@
 #include "device/device.hpp"
 #include "ops/gemm_algorithms.hpp"
 #include "plan/step_plan.hpp"
-#include "train/step/flops.hpp"
+#include "train/engine/flops.hpp"
 #include "train/step/trainer.hpp"
 
 namespace llamesh::app {

@@ -26,8 +26,8 @@
 #include "device/async_copy.hpp"
 #include "device/buffer.hpp"
 #include "model/causal_lm.hpp"
-#include "train/run/setup.hpp"
-#include "train/step/kernel_choice.hpp"
+#include "train/engine/kernel_choice.hpp"
+#include "train/setup/setup.hpp"
 
 namespace llamesh::app {
 namespace {

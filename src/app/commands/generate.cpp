@@ -28,8 +28,8 @@
 #include "device/buffer.hpp"
 #include "model/decoder.hpp"
 #include "tokenizer/tokenizer.hpp"
-#include "train/run/setup.hpp"
-#include "train/step/kernel_choice.hpp"
+#include "train/engine/kernel_choice.hpp"
+#include "train/setup/setup.hpp"
 
 namespace llamesh::app {
 namespace {

@@ -24,7 +24,7 @@
 #include "data/token_ids.hpp"
 #include "model/config_json.hpp"
 #include "model/family.hpp"
-#include "train/health/validation_record.hpp"
+#include "train/records/validation_record.hpp"
 
 namespace llamesh::app {
 namespace {

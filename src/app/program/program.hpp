@@ -6,7 +6,7 @@
 
 #include "comm/mpi/communicator.hpp"
 #include "comm/mpi/launch.hpp"
-#include "train/run/run_inputs.hpp"
+#include "train/setup/run_inputs.hpp"
 
 /// Shared code for commands that run under mpirun or srun.
 namespace llamesh::app {

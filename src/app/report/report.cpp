@@ -11,7 +11,7 @@
 #include "app/report/report_style.hpp"
 #include "app/report/summary.hpp"
 #include "core/file.hpp"
-#include "train/job/run_state.hpp"
+#include "train/records/run_state.hpp"
 
 namespace llamesh::app {
 namespace {

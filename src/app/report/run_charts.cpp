@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "core/median.hpp"
-#include "train/step/step_quantities.hpp"
+#include "train/records/step_quantities.hpp"
 
 namespace llamesh::app {
 namespace {

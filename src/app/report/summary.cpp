@@ -12,7 +12,7 @@
 #include "core/error.hpp"
 #include "core/median.hpp"
 #include "model/parameters.hpp"
-#include "train/step/step_quantities.hpp"
+#include "train/records/step_quantities.hpp"
 
 namespace llamesh::app {
 namespace {

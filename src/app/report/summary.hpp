@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "app/report/chart.hpp"
-#include "train/job/goodput.hpp"
-#include "train/step/run_metrics.hpp"
+#include "train/records/goodput.hpp"
+#include "train/records/run_metrics.hpp"
 
 namespace llamesh::app {
 

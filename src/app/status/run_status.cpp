@@ -12,8 +12,8 @@
 #include "core/file.hpp"
 #include "core/median.hpp"
 #include "core/text.hpp"
-#include "train/job/run_state.hpp"
-#include "train/step/run_metrics.hpp"
+#include "train/records/run_metrics.hpp"
+#include "train/records/run_state.hpp"
 
 namespace llamesh::app {
 namespace {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "app/program/output_file.hpp"
-#include "train/job/goodput.hpp"
-#include "train/job/run_state.hpp"
+#include "train/records/goodput.hpp"
+#include "train/records/run_state.hpp"
 
 namespace llamesh::app {
 

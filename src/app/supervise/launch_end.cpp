@@ -5,9 +5,9 @@
 
 #include "app/status/run_status.hpp"
 #include "core/file.hpp"
-#include "train/job/failure.hpp"
-#include "train/job/run_state.hpp"
-#include "train/step/metrics.hpp"
+#include "train/records/failure.hpp"
+#include "train/records/metrics.hpp"
+#include "train/records/run_state.hpp"
 
 namespace llamesh::app {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "train/run/run_inputs.hpp"
+#include "train/setup/run_inputs.hpp"
 
 namespace llamesh::train {
 

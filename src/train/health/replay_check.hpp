@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "comm/mpi/communicator.hpp"
+#include "train/engine/engine.hpp"
 #include "train/health/tensor_hasher.hpp"
-#include "train/run/setup.hpp"
-#include "train/step/engine.hpp"
+#include "train/setup/setup.hpp"
 
 namespace llamesh::train {
 

@@ -7,15 +7,15 @@
 #include <vector>
 
 #include "comm/mpi/communicator.hpp"
+#include "train/engine/engine.hpp"
+#include "train/health/expert_balance.hpp"
 #include "train/health/nonfinite_steps.hpp"
 #include "train/health/replay_check.hpp"
 #include "train/health/spikes.hpp"
 #include "train/health/stragglers.hpp"
-#include "train/run/setup.hpp"
-#include "train/step/engine.hpp"
-#include "train/step/expert_balance.hpp"
-#include "train/step/step_part.hpp"
-#include "train/step/step_record.hpp"
+#include "train/records/step_part.hpp"
+#include "train/records/step_record.hpp"
+#include "train/setup/setup.hpp"
 
 namespace llamesh::train {
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "comm/mpi/communicator.hpp"
-#include "train/job/walltime.hpp"
+#include "train/setup/walltime.hpp"
 
 namespace llamesh::train {
 

@@ -6,7 +6,7 @@
 #include "comm/calls/flight_record.hpp"
 #include "comm/mesh/topology.hpp"
 #include "comm/mpi/communicator.hpp"
-#include "train/job/failure.hpp"
+#include "train/records/failure.hpp"
 
 namespace llamesh::train {
 

@@ -12,10 +12,10 @@
 
 #include "comm/mpi/communicator.hpp"
 #include "train/job/deadline.hpp"
-#include "train/job/run_state.hpp"
 #include "train/job/startup.hpp"
 #include "train/openmetrics/openmetrics_file.hpp"
-#include "train/step/metrics.hpp"
+#include "train/records/metrics.hpp"
+#include "train/records/run_state.hpp"
 #include "train/step/trainer.hpp"
 #include "train/tensorboard/event_file.hpp"
 

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "comm/mpi/communicator.hpp"
-#include "train/run/profiled_steps.hpp"
-#include "train/run/setup.hpp"
+#include "train/setup/profiled_steps.hpp"
+#include "train/setup/setup.hpp"
 
 namespace llamesh::train {
 

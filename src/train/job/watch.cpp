@@ -12,10 +12,10 @@
 #include "core/log.hpp"
 #include "core/slurm/own_job.hpp"
 #include "train/job/deadline.hpp"
-#include "train/job/failure.hpp"
 #include "train/job/flight_files.hpp"
 #include "train/job/run_folder.hpp"
-#include "train/job/run_state.hpp"
+#include "train/records/failure.hpp"
+#include "train/records/run_state.hpp"
 
 namespace llamesh::train {
 

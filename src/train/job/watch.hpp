@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "comm/diagnosis/watchdog.hpp"
-#include "train/run/setup.hpp"
+#include "train/setup/setup.hpp"
 
 namespace llamesh::train {
 

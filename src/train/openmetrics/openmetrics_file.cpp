@@ -12,8 +12,8 @@
 #include "core/clock.hpp"
 #include "core/file.hpp"
 #include "core/process.hpp"
-#include "train/run/run_inputs.hpp"
-#include "train/step/step_quantities.hpp"
+#include "train/records/step_quantities.hpp"
+#include "train/setup/run_inputs.hpp"
 
 namespace llamesh::train {
 namespace {

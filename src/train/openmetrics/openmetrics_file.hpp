@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "train/job/goodput.hpp"
-#include "train/step/step_record.hpp"
+#include "train/records/goodput.hpp"
+#include "train/records/step_record.hpp"
 
 namespace llamesh::train {
 

@@ -7,9 +7,9 @@
 
 #include "checkpoint/store/lease.hpp"
 #include "core/file.hpp"
-#include "train/job/failure.hpp"
-#include "train/job/run_state.hpp"
 #include "train/preflight/checks.hpp"
+#include "train/records/failure.hpp"
+#include "train/records/run_state.hpp"
 
 namespace llamesh::train {
 namespace {

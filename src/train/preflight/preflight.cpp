@@ -9,9 +9,9 @@
 #include <set>
 #include <string_view>
 
+#include "train/engine/kernel_choice.hpp"
 #include "train/job/shared_folder.hpp"
 #include "train/preflight/checks.hpp"
-#include "train/step/kernel_choice.hpp"
 
 namespace llamesh::train {
 

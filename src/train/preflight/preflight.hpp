@@ -6,7 +6,7 @@
 
 #include "comm/mesh/device_mesh.hpp"
 #include "core/error.hpp"
-#include "train/run/setup.hpp"
+#include "train/setup/setup.hpp"
 
 namespace llamesh::train {
 

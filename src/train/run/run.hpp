@@ -9,7 +9,7 @@
 #include "comm/diagnosis/watchdog.hpp"
 #include "core/error.hpp"
 #include "train/job/startup.hpp"
-#include "train/run/setup.hpp"
+#include "train/setup/setup.hpp"
 
 namespace llamesh::train {
 

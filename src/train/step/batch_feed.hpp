@@ -12,7 +12,7 @@
 #include "device/async_copy.hpp"
 #include "model/causal_lm.hpp"
 #include "model/context_parallel.hpp"
-#include "train/run/setup.hpp"
+#include "train/setup/setup.hpp"
 
 namespace llamesh::train {
 

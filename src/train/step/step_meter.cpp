@@ -13,7 +13,7 @@
 #include "core/log.hpp"
 #include "device/device.hpp"
 #include "ops/gemm_algorithms.hpp"
-#include "train/step/flops.hpp"
+#include "train/engine/flops.hpp"
 
 namespace llamesh::train {
 

@@ -9,11 +9,11 @@
 
 #include "comm/mesh/device_mesh.hpp"
 #include "device/energy.hpp"
-#include "train/run/setup.hpp"
-#include "train/step/engine.hpp"
-#include "train/step/flops.hpp"
-#include "train/step/step_part.hpp"
-#include "train/step/step_record.hpp"
+#include "train/engine/engine.hpp"
+#include "train/engine/flops.hpp"
+#include "train/records/step_part.hpp"
+#include "train/records/step_record.hpp"
+#include "train/setup/setup.hpp"
 
 namespace llamesh::train {
 

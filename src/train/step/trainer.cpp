@@ -12,7 +12,7 @@
 #include "ops/gemm_algorithms.hpp"
 #include "ops/ops.hpp"
 #include "optim/schedule.hpp"
-#include "train/step/kernel_choice.hpp"
+#include "train/engine/kernel_choice.hpp"
 
 namespace llamesh::train {
 

@@ -5,13 +5,13 @@
 #include <vector>
 
 #include "comm/mesh/device_mesh.hpp"
+#include "train/engine/engine.hpp"
 #include "train/health/step_observers.hpp"
-#include "train/run/setup.hpp"
+#include "train/records/step_part.hpp"
+#include "train/records/step_record.hpp"
+#include "train/setup/setup.hpp"
 #include "train/step/batch_feed.hpp"
-#include "train/step/engine.hpp"
 #include "train/step/step_meter.hpp"
-#include "train/step/step_part.hpp"
-#include "train/step/step_record.hpp"
 
 namespace llamesh::train {
 

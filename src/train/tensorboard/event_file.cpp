@@ -15,7 +15,7 @@
 
 #include "core/clock.hpp"
 #include "core/process.hpp"
-#include "train/step/step_quantities.hpp"
+#include "train/records/step_quantities.hpp"
 #include "train/tensorboard/event_fields.hpp"
 
 namespace llamesh::train {

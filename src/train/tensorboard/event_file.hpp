@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "core/file.hpp"
-#include "train/run/run_inputs.hpp"
-#include "train/step/step_record.hpp"
+#include "train/records/step_record.hpp"
+#include "train/setup/run_inputs.hpp"
 
 namespace llamesh::train {
 

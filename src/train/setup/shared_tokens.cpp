@@ -1,4 +1,4 @@
-#include "train/run/setup.hpp"
+#include "train/setup/setup.hpp"
 
 #include <cstring>
 #include <memory>

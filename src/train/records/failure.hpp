@@ -40,7 +40,7 @@ Failure failure_of(const comm::Diagnosis& verdict);
 Failure failure_of_error(const std::string& error);
 
 /// Returns true if the rank that reports this error is at fault: a fault of its GPU
-/// (device/cuda/devices.cpp), a replica that differs (train/health/replica_check.cpp), or a
+/// (device/cuda/devices.cpp), a replica that differs (train/step/replica_check.cpp), or a
 /// micro-batch that differs when repeated, on one host (replay_check.cpp there). Other errors may
 /// be another rank's fault: NCCL, for example, reports that a rank is gone. Pure.
 bool is_fault_of_reporter(std::string_view error);

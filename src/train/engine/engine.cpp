@@ -1,4 +1,4 @@
-#include "train/step/engine.hpp"
+#include "train/engine/engine.hpp"
 
 #include "sharding/mesh_expert_parallel.hpp"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "train/step/expert_loads.hpp"
+#include "train/records/expert_loads.hpp"
 
 namespace llamesh::train {
 

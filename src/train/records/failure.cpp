@@ -1,4 +1,4 @@
-#include "train/job/failure.hpp"
+#include "train/records/failure.hpp"
 
 #include <fmt/chrono.h>
 #include <fmt/ranges.h>

@@ -12,7 +12,7 @@
 #include "sharding/mesh_context_parallel.hpp"
 #include "sharding/mesh_expert_parallel.hpp"
 #include "sharding/mesh_tensor_parallel.hpp"
-#include "train/run/setup.hpp"
+#include "train/setup/setup.hpp"
 
 namespace llamesh::train {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "model/router_balance.hpp"
-#include "train/step/expert_loads.hpp"
+#include "train/records/expert_loads.hpp"
 
 namespace llamesh::train {
 

@@ -1,4 +1,4 @@
-#include "train/job/goodput.hpp"
+#include "train/records/goodput.hpp"
 
 #include <algorithm>
 #include <cctype>

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "train/job/run_state.hpp"
-#include "train/run/run_inputs.hpp"
+#include "train/records/run_state.hpp"
+#include "train/setup/run_inputs.hpp"
 
 namespace llamesh::train {
 

@@ -3,8 +3,8 @@
 #include <chrono>
 #include <exception>
 
-#include "train/job/failure.hpp"
-#include "train/job/run_state.hpp"
+#include "train/records/failure.hpp"
+#include "train/records/run_state.hpp"
 
 namespace llamesh::train {
 namespace {

@@ -1,4 +1,4 @@
-#include "train/step/metrics.hpp"
+#include "train/records/metrics.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -16,7 +16,7 @@
 #include "core/clock.hpp"
 #include "core/nan_sign.hpp"
 #include "core/process.hpp"
-#include "train/step/step_quantities.hpp"
+#include "train/records/step_quantities.hpp"
 
 namespace llamesh::train {
 namespace {

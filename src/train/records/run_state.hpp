@@ -9,7 +9,7 @@
 
 #include "comm/diagnosis/watchdog.hpp"
 #include "core/error.hpp"
-#include "train/job/goodput.hpp"
+#include "train/records/goodput.hpp"
 
 namespace llamesh::train {
 

@@ -1,4 +1,4 @@
-#include "train/step/expert_balance.hpp"
+#include "train/health/expert_balance.hpp"
 
 #include <fmt/ranges.h>
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <tuple>
 
-#include "train/step/step_record.hpp"
+#include "train/records/step_record.hpp"
 
 namespace llamesh::train {
 

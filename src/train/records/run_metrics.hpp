@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "train/step/step_record.hpp"
+#include "train/records/step_record.hpp"
 
 namespace llamesh::train {
 

@@ -15,7 +15,7 @@
 #include "data/validation.hpp"
 #include "device/memory_meter.hpp"
 #include "sharding/shard_layout.hpp"
-#include "train/run/run_inputs.hpp"
+#include "train/setup/run_inputs.hpp"
 
 namespace llamesh::train {
 

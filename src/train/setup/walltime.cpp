@@ -1,4 +1,4 @@
-#include "train/job/walltime.hpp"
+#include "train/setup/walltime.hpp"
 
 #include <charconv>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-#include "train/run/profiled_steps.hpp"
+#include "train/setup/profiled_steps.hpp"
 
 #include <charconv>
 #include <string>

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "core/file.hpp"
-#include "train/run/run_inputs.hpp"
-#include "train/step/step_record.hpp"
+#include "train/records/step_record.hpp"
+#include "train/setup/run_inputs.hpp"
 
 namespace llamesh::train {
 

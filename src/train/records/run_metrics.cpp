@@ -1,4 +1,4 @@
-#include "train/step/run_metrics.hpp"
+#include "train/records/run_metrics.hpp"
 
 #include <cmath>
 #include <iterator>
@@ -7,7 +7,7 @@
 
 #include "core/file.hpp"
 #include "core/json.hpp"
-#include "train/step/step_quantities.hpp"
+#include "train/records/step_quantities.hpp"
 
 namespace llamesh::train {
 namespace {

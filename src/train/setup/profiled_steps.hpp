@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "train/run/run_inputs.hpp"
+#include "train/setup/run_inputs.hpp"
 
 namespace llamesh::train {
 

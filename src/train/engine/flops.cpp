@@ -1,4 +1,4 @@
-#include "train/step/flops.hpp"
+#include "train/engine/flops.hpp"
 
 #include <fmt/format.h>
 

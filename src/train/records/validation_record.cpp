@@ -1,4 +1,4 @@
-#include "train/health/validation_record.hpp"
+#include "train/records/validation_record.hpp"
 
 #include <fmt/format.h>
 

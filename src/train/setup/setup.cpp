@@ -1,4 +1,4 @@
-#include "train/run/setup.hpp"
+#include "train/setup/setup.hpp"
 
 #include <unistd.h>
 
@@ -24,8 +24,8 @@
 #include "optim/optimizer.hpp"
 #include "sharding/compile_spec.hpp"
 #include "sharding/tensor_placements.hpp"
-#include "train/job/walltime.hpp"
-#include "train/run/profiled_steps.hpp"
+#include "train/setup/profiled_steps.hpp"
+#include "train/setup/walltime.hpp"
 
 namespace llamesh::train {
 namespace {
