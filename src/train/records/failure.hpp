@@ -41,8 +41,8 @@ Failure failure_of_error(const std::string& error);
 
 /// Returns true if the rank that reports this error is at fault: a fault of its GPU
 /// (device/cuda/devices.cpp), a replica that differs (train/step/replica_check.cpp), or a
-/// micro-batch that differs when repeated, on one host (replay_check.cpp there). Other errors may
-/// be another rank's fault: NCCL, for example, reports that a rank is gone. Pure.
+/// micro-batch that differs when repeated, on one host (train/health/replay_check.cpp). Other
+/// errors may be another rank's fault: NCCL, for example, reports that a rank is gone. Pure.
 bool is_fault_of_reporter(std::string_view error);
 
 /// Notes in this rank's flight record, which needs no disk, how it ends. Any thread.
