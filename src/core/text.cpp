@@ -62,6 +62,37 @@ std::string lower_case(std::string_view text) {
 
 }  // namespace
 
+std::string duration_text(double seconds) {
+  if (!(seconds < 1e12)) return "–";
+  const auto whole = static_cast<std::int64_t>(std::round(seconds));
+  if (whole < 60) return fmt::format("{:.1f} s", seconds);
+  if (whole < 3600) return fmt::format("{} min {} s", whole / 60, whole % 60);
+  return fmt::format("{} h {} min", whole / 3600, whole % 3600 / 60);
+}
+
+std::string bytes_text(double bytes) {
+  if (!std::isfinite(bytes)) return "–";
+  if (bytes >= 0x1p30) return fmt::format("{:.2f} GiB", bytes / 0x1p30);
+  if (bytes >= 0x1p20) return fmt::format("{:.1f} MiB", bytes / 0x1p20);
+  if (bytes >= 0x1p10) return fmt::format("{:.1f} KiB", bytes / 0x1p10);
+  return fmt::format("{:.0f} B", bytes);
+}
+
+std::string counted(std::int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
+std::string parameters_text(std::int64_t count) {
+  auto number = static_cast<double>(count);
+  if (number >= 1e9) return fmt::format("{:.2f} B", number / 1e9);
+  const char* suffix = number >= 999'500 ? " M" : number >= 999.5 ? " k" : "";
+  number /= number >= 999'500 ? 1e6 : number >= 999.5 ? 1e3 : 1;
+  const int decimals = number >= 99.95 || number == std::floor(number) ? 0
+                       : number >= 9.995                               ? 1
+                                                                       : 2;
+  return fmt::format("{:.{}f}{}", number, decimals, suffix);
+}
+
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});

@@ -17,6 +17,18 @@ std::optional<std::int64_t> parse_byte_size(std::string_view text);
 /// Formats a duration in seconds as h:mm:ss, up to 100,000 hours.
 std::string clock_text(double seconds);
 
+/// Formats a rough duration: "9.5 s", "2 min 30 s", "3 h 5 min"; "–" if it is not finite.
+std::string duration_text(double seconds);
+/// Formats "1.50 GiB", "1.5 MiB", "1.5 KiB", "15 B"; "–" if it is not finite.
+std::string bytes_text(double bytes);
+inline std::string bytes_text(std::int64_t bytes) {
+  return bytes_text(static_cast<double>(bytes));
+}
+/// Formats a count: "1 step", "2 steps".
+std::string counted(std::int64_t count, std::string_view noun);
+/// Formats a number of parameters: "8.03 B", below a billion with three digits: "27.0 k".
+std::string parameters_text(std::int64_t count);
+
 /// Returns the Levenshtein distance: the fewest insertions, deletions and replacements.
 std::size_t edit_distance(std::string_view a, std::string_view b);
 

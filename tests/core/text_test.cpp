@@ -22,6 +22,15 @@ TEST(ByteSize, RefusesOtherText) {
     EXPECT_FALSE(parse_byte_size(text)) << text;
 }
 
+TEST(ParametersText, KeepsThreeDigits) {
+  EXPECT_EQ(parameters_text(0), "0");
+  EXPECT_EQ(parameters_text(999), "999");
+  EXPECT_EQ(parameters_text(1234567), "1.23 M");
+  EXPECT_EQ(parameters_text(26960), "27.0 k");
+  EXPECT_EQ(parameters_text(999999), "1.00 M");
+  EXPECT_EQ(parameters_text(8'030'261'248), "8.03 B");
+}
+
 TEST(Printable, EscapesWhatATerminalWouldObey) {
   EXPECT_EQ(printable("a\x1b[2J\a\r\n\x7f"), "a\\x1b[2J\\x07\\x0d\\x0a\\x7f");
   EXPECT_EQ(printable(std::string_view("\0", 1)), "\\x00");

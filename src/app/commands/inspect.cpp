@@ -8,7 +8,6 @@
 
 #include "app/models/tensor_source.hpp"
 #include "app/program/output_file.hpp"
-#include "app/report/summary.hpp"
 #include "checkpoint/format/format.hpp"
 #include "checkpoint/format/manifest.hpp"
 #include "checkpoint/format/state_reader.hpp"

@@ -3,9 +3,9 @@
 #include "app/commands/commands.hpp"
 #include "app/commands/planned_launch.hpp"
 #include "app/program/output_file.hpp"
-#include "app/report/summary.hpp"
 #include "config/inputs.hpp"
 #include "core/error.hpp"
+#include "core/text.hpp"
 
 namespace llamesh::app {
 namespace {

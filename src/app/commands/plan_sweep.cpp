@@ -6,11 +6,11 @@
 
 #include "app/commands/planned_launch.hpp"
 #include "app/program/output_file.hpp"
-#include "app/report/summary.hpp"
 #include "config/include.hpp"
 #include "config/inputs.hpp"
 #include "core/enum_names.hpp"
 #include "core/log.hpp"
+#include "core/text.hpp"
 
 namespace llamesh::app {
 namespace {

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "app/report/summary.hpp"
 #include "comm/mesh/topology.hpp"
 #include "config/hardware.hpp"
+#include "core/text.hpp"
 #include "plan/step_plan.hpp"
 #include "sharding/compile_spec.hpp"
 

@@ -9,10 +9,10 @@
 #include <optional>
 #include <utility>
 
-#include "app/report/summary.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/terminal_line.hpp"
+#include "core/text.hpp"
 #include "data/data_files.hpp"
 #include "data/encode_jsonl.hpp"
 #include "data/mapped_file.hpp"

@@ -176,33 +176,8 @@ double largest(const RunMetrics& run, const Field& field) {
   return most;
 }
 
-std::string counted(std::int64_t count, const std::string& noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
-
 std::size_t smoothing_span(std::size_t steps) {
   return std::clamp<std::size_t>(steps / 40, 1, 200);
-}
-
-std::string parameters_text(std::int64_t count) {
-  const auto number = static_cast<double>(count);
-  return number >= 1e9 ? fmt::format("{:.2f} B", number / 1e9) : compact(number);
-}
-
-std::string bytes_text(double bytes) {
-  if (!std::isfinite(bytes)) return "–";
-  if (bytes >= std::exp2(30)) return fmt::format("{:.2f} GiB", bytes / std::exp2(30));
-  if (bytes >= std::exp2(20)) return fmt::format("{:.1f} MiB", bytes / std::exp2(20));
-  if (bytes >= std::exp2(10)) return fmt::format("{:.1f} KiB", bytes / std::exp2(10));
-  return fmt::format("{:.0f} B", bytes);
-}
-
-std::string duration_text(double seconds) {
-  if (!(seconds < 1e12)) return "–";
-  const auto whole = static_cast<std::int64_t>(std::round(seconds));
-  if (whole < 60) return fmt::format("{:.1f} s", seconds);
-  if (whole < 3600) return fmt::format("{} min {} s", whole / 60, whole % 60);
-  return fmt::format("{} h {} min", whole / 3600, whole % 3600 / 60);
 }
 
 std::string facts(const ReportedRun& run) {

@@ -7,8 +7,9 @@
 #include <vector>
 
 #include "app/report/chart.hpp"
+#include "app/report/run_metrics.hpp"
+#include "core/text.hpp"
 #include "train/records/goodput.hpp"
-#include "train/records/run_metrics.hpp"
 
 namespace llamesh::app {
 
@@ -31,17 +32,6 @@ double median(const RunMetrics& run, const Field& field);
 double largest(const RunMetrics& run, const Field& field);
 /// Returns the number of steps over which curves are smoothed.
 std::size_t smoothing_span(std::size_t steps);
-
-/// Formats a count: "1 step", "2 steps".
-std::string counted(std::int64_t count, const std::string& noun);
-/// Formats "8.03 B" from a billion on, else like compact().
-std::string parameters_text(std::int64_t count);
-/// Formats "1.50 GiB", "1.5 MiB", "1.5 KiB", "15 B".
-std::string bytes_text(double bytes);
-inline std::string bytes_text(std::int64_t bytes) {
-  return bytes_text(static_cast<double>(bytes));
-}
-std::string duration_text(double seconds);
 
 /// Returns a line of HTML with model, strategy and precision from config.yaml, and ranks and mesh
 /// at the last start.
