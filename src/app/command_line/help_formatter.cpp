@@ -17,7 +17,7 @@ std::string wrapped(std::string line, const std::string& indent) {
         line.find_last_of(" ,", line[max_columns] == ' ' ? max_columns : max_columns - 1);
     if (end == line.npos || end < indent.size()) break;
     lines += line.substr(0, line[end] == ' ' ? end : end + 1) + '\n';
-    line = indent + line.substr(end + 1);
+    line.replace(0, end + 1, indent);
   }
   return lines + line + '\n';
 }

@@ -1,4 +1,4 @@
-#include "app/report/summary.hpp"
+#include "app/report/page_data.hpp"
 
 #include <yaml-cpp/yaml.h>
 

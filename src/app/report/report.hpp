@@ -5,15 +5,17 @@
 #include <vector>
 
 #include "app/program/output_file.hpp"
-#include "app/report/summary.hpp"
+#include "app/report/page_data.hpp"
 
 namespace llamesh::app {
 
-/// Returns a run's report as a self-contained HTML page: curves over steps or time, and, with a
-/// script, values under the pointer.
-std::string report_page(const ReportedRun& run);
-/// Compares several runs: their curves in common charts, and the differences between their inputs.
-std::string comparison_page(const std::vector<ReportedRun>& runs);
+/// Returns the runs' report, or their comparison if there are several, as a self-contained HTML
+/// page: page.cpp.in, with report.css, report.js, and page_data() for the script.
+std::string report_page(const std::vector<ReportedRun>& runs);
+
+/// The page up to its data, and after them; CMake generates page.cpp.
+extern const char* const page_before_data;
+extern const char* const page_after_data;
 
 /// Draws the runs' metrics.jsonl into `file` (an OutputFile name). Empty: report.html in the run's
 /// folder, or for several runs comparison.html in the working folder. Always replaces an earlier
