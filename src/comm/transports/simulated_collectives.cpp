@@ -57,7 +57,8 @@ device::Buffer SimulatedCollectives::allocate_symmetric(std::int64_t bytes) {
 }
 
 double SimulatedCollectives::bytes_of_others(const Tensor& whole) const {
-  return static_cast<double>(whole.bytes() / size() * (size() - 1));
+  const auto bytes = whole.bytes() / size() * (size() - 1);
+  return static_cast<double>(bytes);
 }
 
 SimulatedCollectives::Ring SimulatedCollectives::ring(double bytes, int steps) const {
