@@ -23,7 +23,7 @@
 namespace llamesh::app {
 namespace {
 
-/// Gives a step's numbers to use(key, value) by their keys in metrics.jsonl.
+/// Calls use(key, value) for a step's numbers, by their keys in metrics.jsonl.
 template <class Use>
 class Numbers {
  public:
@@ -51,7 +51,7 @@ class Numbers {
   const Use& use_;
 };
 
-/// The page shows what TensorBoard does, and the part of a step without waiting.
+/// Returns true for the quantities that TensorBoard has, and the part of a step without waiting.
 bool is_on_page(std::string_view key, const char* tag) {
   return tag != nullptr || key == "seconds_compute";
 }
@@ -76,7 +76,8 @@ std::map<std::string, std::vector<double>> curves_of(const train::RunMetrics& ru
   return curves;
 }
 
-/// Returns these of the values, with the 5 digits that the page shows, so that it stays small.
+/// Returns the values at `points`, rounded to the 5 digits that the page shows, which keeps it
+/// small.
 template <class T>
 Json picked(const std::vector<T>& values, const std::vector<std::size_t>& points) {
   Json json = Json::array();

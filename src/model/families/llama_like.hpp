@@ -19,7 +19,7 @@ struct ExpertCountNames {
   const char* other;  ///< in other versions
 };
 
-/// What config.json says of an MLP's activation.
+/// Key and value by which config.json names the activation.
 struct ActivationName {
   const char* key;
   const char* value;
@@ -42,7 +42,7 @@ struct LlamaVariant {
   // Sizes for which transformers has a number of its own; here an absent key is an error.
   bool needs_num_key_value_heads = false;
   bool needs_head_dim = false;
-  /// With layer_types, if a folder has none: each so many-th layer has no window.
+  /// If a folder lacks the family's layer_types, every n-th layer has full attention.
   std::int64_t full_attention_every = 1;
   bool qkv_bias = false;  ///< always on q, k and v
   QkNorm qk_norm = QkNorm::none;
