@@ -13,8 +13,8 @@
 #include "config/keys.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
-#include "model/config_json.hpp"
-#include "model/lora.hpp"
+#include "model/description/config_json.hpp"
+#include "model/description/lora.hpp"
 
 namespace llamesh::config {
 namespace {

@@ -17,8 +17,8 @@
 #include "config/tree.hpp"
 #include "core/error.hpp"
 #include "core/text.hpp"
-#include "model/lora.hpp"
-#include "model/parameters.hpp"
+#include "model/description/lora.hpp"
+#include "model/description/parameters.hpp"
 
 namespace llamesh::config {
 namespace {

@@ -6,7 +6,8 @@
 #include <utility>
 
 #include "device/memory_meter.hpp"
-#include "model/layers.hpp"
+#include "model/forward_pass.hpp"
+#include "model/layers/norm.hpp"
 #include "ops/ops.hpp"
 
 // B batch, T sequence, M = B T tokens, D hidden, E head dim, V vocabulary

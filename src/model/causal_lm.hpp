@@ -2,11 +2,11 @@
 
 #include "core/tensor.hpp"
 #include "device/stream.hpp"
-#include "model/activations.hpp"
-#include "model/block.hpp"
+#include "model/layers/activations.hpp"
+#include "model/layers/block.hpp"
+#include "model/layers/router_balance.hpp"
+#include "model/layers/weights.hpp"
 #include "model/loss_sum.hpp"
-#include "model/router_balance.hpp"
-#include "model/weights.hpp"
 #include "ops/ops.hpp"
 
 namespace llamesh::model {

@@ -4,8 +4,8 @@
 
 #include "device/device.hpp"
 #include "device/memory_meter.hpp"
-#include "model/block.hpp"
-#include "model/layers.hpp"
+#include "model/forward_pass.hpp"
+#include "model/layers/block.hpp"
 #include "ops/ops.hpp"
 
 // D hidden, K kv heads, E head dim, V vocabulary

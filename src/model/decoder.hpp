@@ -7,9 +7,9 @@
 #include "device/async_copy.hpp"
 #include "device/buffer.hpp"
 #include "device/stream.hpp"
-#include "model/activations.hpp"
-#include "model/block.hpp"
-#include "model/weights.hpp"
+#include "model/layers/activations.hpp"
+#include "model/layers/block.hpp"
+#include "model/layers/weights.hpp"
 
 namespace llamesh::model {
 

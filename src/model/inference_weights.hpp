@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "device/buffer.hpp"
-#include "model/weights.hpp"
+#include "model/layers/weights.hpp"
 
 namespace llamesh::model {
 

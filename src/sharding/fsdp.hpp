@@ -8,7 +8,7 @@
 
 #include "comm/mesh/device_mesh.hpp"
 #include "device/async_copy.hpp"
-#include "model/weights.hpp"
+#include "model/layers/weights.hpp"
 #include "sharding/partial_sums.hpp"
 #include "sharding/sharded_state.hpp"
 #include "sharding/sharding_options.hpp"

@@ -5,8 +5,8 @@
 
 #include "comm/mesh/device_mesh.hpp"
 #include "device/buffer.hpp"
-#include "model/context_parallel.hpp"
-#include "model/model_config.hpp"
+#include "model/description/model_config.hpp"
+#include "model/layers/context_parallel.hpp"
 
 namespace llamesh::sharding {
 

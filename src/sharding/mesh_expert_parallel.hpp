@@ -7,9 +7,9 @@
 #include "comm/mesh/device_mesh.hpp"
 #include "device/async_copy.hpp"
 #include "device/buffer.hpp"
-#include "model/expert_parallel.hpp"
-#include "model/model_config.hpp"
-#include "model/router_balance.hpp"
+#include "model/description/model_config.hpp"
+#include "model/layers/expert_parallel.hpp"
+#include "model/layers/router_balance.hpp"
 
 /// M tokens on this rank, each taken by k of N experts; R rows for this rank's experts.
 namespace llamesh::sharding {

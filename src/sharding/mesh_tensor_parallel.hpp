@@ -6,7 +6,7 @@
 
 #include "comm/mesh/device_mesh.hpp"
 #include "device/buffer.hpp"
-#include "model/tensor_parallel.hpp"
+#include "model/layers/tensor_parallel.hpp"
 #include "sharding/sharding_options.hpp"
 
 namespace llamesh::sharding {

@@ -4,7 +4,7 @@
 
 #include "comm/mesh/parallel_dims.hpp"
 #include "core/box.hpp"
-#include "model/parameters.hpp"
+#include "model/description/parameters.hpp"
 
 namespace llamesh::sharding {
 

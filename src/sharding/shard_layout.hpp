@@ -6,7 +6,7 @@
 
 #include "comm/mesh/parallel_dims.hpp"
 #include "core/box.hpp"
-#include "model/parameters.hpp"
+#include "model/description/parameters.hpp"
 #include "sharding/placement.hpp"
 
 namespace llamesh::sharding {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "model/parameters.hpp"
+#include "model/description/parameters.hpp"
 
 namespace llamesh::sharding {
 

@@ -6,7 +6,7 @@
 #include "comm/mesh/device_mesh.hpp"
 #include "comm/mesh/mesh_options.hpp"
 #include "core/enum_names.hpp"
-#include "model/parameters.hpp"
+#include "model/description/parameters.hpp"
 
 namespace llamesh::sharding {
 

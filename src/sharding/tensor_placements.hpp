@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "model/parameters.hpp"
+#include "model/description/parameters.hpp"
 #include "sharding/placement.hpp"
 #include "sharding/sharding_options.hpp"
 

@@ -9,7 +9,7 @@
 #include "config/inputs.hpp"
 #include "core/log.hpp"
 #include "data/mapped_file.hpp"
-#include "model/config_json.hpp"
+#include "model/description/config_json.hpp"
 #include "temporary_folder.hpp"
 #include "tokenizer/tokenizer.hpp"
 #include "train/job/run_folder.hpp"

@@ -10,7 +10,7 @@
 #include "config/inputs.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
-#include "model/parameters.hpp"
+#include "model/description/parameters.hpp"
 #include "runs/small_run.hpp"
 #include "support.hpp"
 #include "temporary_folder.hpp"

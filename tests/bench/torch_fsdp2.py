@@ -40,7 +40,7 @@ DEFAULTS = {"hidden_size": 256, "intermediate_size": 688, "num_hidden_layers": 4
 
 
 def read_model(path):
-    """The keys of a file of inputs/models over the defaults of src/model/model_config.hpp, with what `auto` stands for."""
+    """The keys of a file of inputs/models over the defaults of src/model/description/model_config.hpp, with what `auto` stands for."""
     with open(path, encoding="utf-8") as file:
         model = DEFAULTS | yaml.safe_load(file)
     for key in "rms_norm_eps", "rope_theta", "initializer_range":  # YAML 1.1 reads 1e-5 as a string

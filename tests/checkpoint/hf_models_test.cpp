@@ -6,7 +6,7 @@
 
 #include "comm/mesh/topology.hpp"
 #include "config/inputs.hpp"
-#include "model/parameters.hpp"
+#include "model/description/parameters.hpp"
 #include "source_file.hpp"
 #include "train/setup/setup.hpp"
 

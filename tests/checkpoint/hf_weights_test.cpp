@@ -11,7 +11,7 @@
 #include "checkpoint/format/state_reader.hpp"
 #include "checkpoint/models/hf_export.hpp"
 #include "hostile_files.hpp"
-#include "model/config_json.hpp"
+#include "model/description/config_json.hpp"
 #include "model/golden.hpp"
 #include "source_file.hpp"
 

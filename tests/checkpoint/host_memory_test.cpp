@@ -7,7 +7,7 @@
 #include "checkpoint/models/hf_export.hpp"
 #include "checkpoint/models/hf_model.hpp"
 #include "core/process.hpp"
-#include "model/config_json.hpp"
+#include "model/description/config_json.hpp"
 #include "support.hpp"
 
 // Transfers between state and file must not need a host copy of the whole state.

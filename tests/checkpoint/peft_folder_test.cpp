@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "checkpoint/models/safetensors.hpp"
-#include "model/lora.hpp"
+#include "model/description/lora.hpp"
 #include "support.hpp"
 #include "temporary_folder.hpp"
 

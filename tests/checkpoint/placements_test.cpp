@@ -9,7 +9,7 @@
 #include "checkpoint/format/state_reader.hpp"
 #include "checkpoint/models/hf_model.hpp"
 #include "fixture.hpp"
-#include "model/config_json.hpp"
+#include "model/description/config_json.hpp"
 #include "source_file.hpp"
 
 namespace llamesh::test {

@@ -8,8 +8,8 @@
 #include "answer.hpp"
 #include "checkpoint/models/safetensors.hpp"
 #include "core/json.hpp"
-#include "model/config_json.hpp"
-#include "model/lora.hpp"
+#include "model/description/config_json.hpp"
+#include "model/description/lora.hpp"
 
 namespace {
 

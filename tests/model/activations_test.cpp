@@ -1,13 +1,13 @@
-#include "model/activations.hpp"
+#include "model/layers/activations.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "device/stream.hpp"
-#include "model/activation_offload.hpp"
-#include "model/mlp.hpp"
-#include "model/transformer_block.hpp"
+#include "model/layers/activation_offload.hpp"
+#include "model/layers/mlp.hpp"
+#include "model/layers/transformer_block.hpp"
 
 namespace llamesh::model {
 namespace {

@@ -1,11 +1,11 @@
-#include "model/config_json.hpp"
+#include "model/description/config_json.hpp"
 
 #include <gtest/gtest.h>
 
 #include <random>
 
 #include "core/error.hpp"
-#include "model/parameters.hpp"
+#include "model/description/parameters.hpp"
 
 namespace llamesh::model {
 namespace {

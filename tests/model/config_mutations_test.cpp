@@ -5,7 +5,7 @@
 #include <string>
 
 #include "core/error.hpp"
-#include "model/config_json.hpp"
+#include "model/description/config_json.hpp"
 #include "source_file.hpp"
 
 // Thousands of changed config.json files, and the models that transformers makes of them

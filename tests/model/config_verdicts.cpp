@@ -8,7 +8,7 @@
 #include <string>
 
 #include "core/error.hpp"
-#include "model/config_json.hpp"
+#include "model/description/config_json.hpp"
 
 int main() {
   spdlog::set_level(spdlog::level::off);

@@ -8,9 +8,9 @@
 #include <tuple>
 
 #include "core/error.hpp"
-#include "model/config_json.hpp"
-#include "model/family.hpp"
-#include "model/rope_table.hpp"
+#include "model/description/config_json.hpp"
+#include "model/description/family.hpp"
+#include "model/layers/rope_table.hpp"
 
 namespace llamesh::model {
 namespace {

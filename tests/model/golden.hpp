@@ -13,10 +13,10 @@
 #include <string>
 #include <vector>
 
-#include "model/config_json.hpp"
-#include "model/family.hpp"
-#include "model/lora.hpp"
-#include "model/state_dict.hpp"
+#include "model/description/config_json.hpp"
+#include "model/description/family.hpp"
+#include "model/description/lora.hpp"
+#include "model/description/state_dict.hpp"
 #include "source_file.hpp"
 
 namespace llamesh::test {

@@ -6,7 +6,7 @@
 
 #include "core/philox.hpp"
 #include "device/buffer.hpp"
-#include "model/weights.hpp"
+#include "model/layers/weights.hpp"
 #include "ops/ops.hpp"
 
 namespace llamesh::test {

@@ -1,4 +1,4 @@
-#include "model/lora.hpp"
+#include "model/description/lora.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 
 #include "core/json.hpp"
 #include "core/philox.hpp"
-#include "model/config_json.hpp"
+#include "model/description/config_json.hpp"
 #include "support.hpp"
 
 namespace llamesh::model {

@@ -1,13 +1,13 @@
-#include "model/model_config.hpp"
+#include "model/description/model_config.hpp"
 
 #include <gtest/gtest.h>
 
 #include <functional>
 
 #include "core/error.hpp"
-#include "model/config_json.hpp"
-#include "model/parameters.hpp"
-#include "model/rope_table.hpp"
+#include "model/description/config_json.hpp"
+#include "model/description/parameters.hpp"
+#include "model/layers/rope_table.hpp"
 
 namespace llamesh::model {
 namespace {

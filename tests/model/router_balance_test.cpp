@@ -1,4 +1,4 @@
-#include "model/router_balance.hpp"
+#include "model/layers/router_balance.hpp"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "model/model_config.hpp"
+#include "model/description/model_config.hpp"
 #include "optim/optimizer.hpp"
 #include "sharding/fsdp.hpp"
 #include "sharding/mesh_tensor_parallel.hpp"

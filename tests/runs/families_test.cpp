@@ -7,8 +7,8 @@
 #include "checkpoint/models/hf_export.hpp"
 #include "checkpoint/models/hf_model.hpp"
 #include "checkpoint/models/stored_model.hpp"
-#include "model/config_json.hpp"
-#include "model/family.hpp"
+#include "model/description/config_json.hpp"
+#include "model/description/family.hpp"
 #include "runs/whole_run.hpp"
 
 // Every family is trained on every kind of mesh, saved, exported and loaded.

@@ -6,7 +6,7 @@
 #include "checkpoint/models/hf_export.hpp"
 #include "checkpoint/models/stored_model.hpp"
 #include "device/memory_meter.hpp"
-#include "model/config_json.hpp"
+#include "model/description/config_json.hpp"
 #include "runs/whole_run.hpp"
 #include "support.hpp"
 

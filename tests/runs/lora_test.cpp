@@ -8,8 +8,8 @@
 #include "checkpoint/format/state_reader.hpp"
 #include "checkpoint/models/hf_export.hpp"
 #include "checkpoint/models/peft_folder.hpp"
-#include "model/config_json.hpp"
-#include "model/lora.hpp"
+#include "model/description/config_json.hpp"
+#include "model/description/lora.hpp"
 #include "runs/whole_run.hpp"
 #include "support.hpp"
 

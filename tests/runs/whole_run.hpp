@@ -9,7 +9,7 @@
 
 #include "checkpoint/models/stored_model.hpp"
 #include "core/file.hpp"
-#include "model/parameters.hpp"
+#include "model/description/parameters.hpp"
 #include "runs/small_run.hpp"
 #include "train/job/watch.hpp"
 #include "train/run/run.hpp"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "model/model_config.hpp"
+#include "model/description/model_config.hpp"
 #include "sharding/placement.hpp"
 
 namespace llamesh::test {

@@ -22,7 +22,7 @@
 #include "core/file.hpp"
 #include "core/log.hpp"
 #include "disk_record.hpp"
-#include "model/config_json.hpp"
+#include "model/description/config_json.hpp"
 #include "train/job/run_folder.hpp"
 #include "train/records/metrics.hpp"
 #include "train/records/run_state.hpp"

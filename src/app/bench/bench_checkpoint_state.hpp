@@ -8,7 +8,7 @@
 #include "checkpoint/format/state.hpp"
 #include "comm/mpi/communicator.hpp"
 #include "device/buffer.hpp"
-#include "model/parameters.hpp"
+#include "model/description/parameters.hpp"
 #include "sharding/shard_layout.hpp"
 
 namespace llamesh::app {

@@ -7,8 +7,8 @@
 #include "app/bench/bench_timing.hpp"
 #include "app/program/program.hpp"
 #include "model/decoder.hpp"
+#include "model/description/parameters.hpp"
 #include "model/inference_weights.hpp"
-#include "model/parameters.hpp"
 #include "ops/cpu/vec.hpp"
 #include "ops/ops.hpp"
 

@@ -19,7 +19,7 @@
 #include "core/process.hpp"
 #include "core/text.hpp"
 #include "device/buffer.hpp"
-#include "model/config_json.hpp"
+#include "model/description/config_json.hpp"
 #include "optim/optimizer.hpp"
 #include "tokenizer/tokenizer.hpp"
 

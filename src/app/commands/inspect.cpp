@@ -21,8 +21,8 @@
 #include "data/mapped_file.hpp"
 #include "data/megatron.hpp"
 #include "data/token_ids.hpp"
-#include "model/config_json.hpp"
-#include "model/family.hpp"
+#include "model/description/config_json.hpp"
+#include "model/description/family.hpp"
 #include "train/records/validation_record.hpp"
 
 namespace llamesh::app {

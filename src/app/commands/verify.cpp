@@ -16,7 +16,7 @@
 #include "checkpoint/store/location.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
-#include "model/config_json.hpp"
+#include "model/description/config_json.hpp"
 
 namespace llamesh::app {
 namespace {

@@ -11,8 +11,8 @@
 #include "core/error.hpp"
 #include "core/text.hpp"
 #include "device/async_copy.hpp"
-#include "model/config_json.hpp"
-#include "model/lora.hpp"
+#include "model/description/config_json.hpp"
+#include "model/description/lora.hpp"
 #include "ops/ops.hpp"
 
 namespace llamesh::app {

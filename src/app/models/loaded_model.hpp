@@ -5,9 +5,9 @@
 #include "checkpoint/models/stored_model.hpp"
 #include "comm/mesh/parallel_dims.hpp"
 #include "data/data_options.hpp"
+#include "model/description/model_config.hpp"
+#include "model/description/parameters.hpp"
 #include "model/inference_weights.hpp"
-#include "model/model_config.hpp"
-#include "model/parameters.hpp"
 #include "sharding/tensor_placements.hpp"
 
 namespace llamesh::app {

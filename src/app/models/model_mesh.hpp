@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "comm/mesh/device_mesh.hpp"
-#include "model/model_config.hpp"
-#include "model/tensor_parallel.hpp"
+#include "model/description/model_config.hpp"
+#include "model/layers/tensor_parallel.hpp"
 #include "sharding/sharding_options.hpp"
 
 namespace llamesh::app {

@@ -10,7 +10,7 @@
 #include "checkpoint/models/safetensors.hpp"
 #include "core/box.hpp"
 #include "core/error.hpp"
-#include "model/config_json.hpp"
+#include "model/description/config_json.hpp"
 
 namespace llamesh::app {
 namespace {

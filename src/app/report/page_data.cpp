@@ -17,7 +17,7 @@
 #include "config/inputs.hpp"
 #include "core/error.hpp"
 #include "core/median.hpp"
-#include "model/parameters.hpp"
+#include "model/description/parameters.hpp"
 #include "train/records/step_quantities.hpp"
 
 namespace llamesh::app {

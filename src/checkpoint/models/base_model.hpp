@@ -8,7 +8,7 @@
 #include "checkpoint/format/manifest.hpp"
 #include "checkpoint/models/stored_model.hpp"
 #include "core/box.hpp"
-#include "model/parameters.hpp"
+#include "model/description/parameters.hpp"
 
 /// The base model of a checkpoint with frozen weights (checkpoint::BaseModel): proof that a folder
 /// still holds the weights that training started from.

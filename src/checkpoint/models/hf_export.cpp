@@ -14,8 +14,8 @@
 #include "core/file.hpp"
 #include "core/json.hpp"
 #include "core/log.hpp"
-#include "model/config_json.hpp"
-#include "model/family.hpp"
+#include "model/description/config_json.hpp"
+#include "model/description/family.hpp"
 
 namespace llamesh::checkpoint {
 namespace {

@@ -12,7 +12,7 @@
 #include "checkpoint/models/hf_new_folder.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
-#include "model/config_json.hpp"
+#include "model/description/config_json.hpp"
 #include "sharding/strategy.hpp"
 #include "sharding/wrap_policy.hpp"
 

@@ -6,7 +6,7 @@
 #include "checkpoint/models/peft_folder.hpp"
 #include "core/error.hpp"
 #include "device/device.hpp"
-#include "model/lora.hpp"
+#include "model/description/lora.hpp"
 
 namespace llamesh::checkpoint {
 namespace {

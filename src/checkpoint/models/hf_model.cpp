@@ -8,7 +8,7 @@
 
 #include "core/error.hpp"
 #include "core/text.hpp"
-#include "model/family.hpp"
+#include "model/description/family.hpp"
 
 namespace llamesh::checkpoint {
 namespace {

@@ -8,7 +8,7 @@
 #include "checkpoint/models/hf_weights.hpp"
 #include "checkpoint/models/stored_model.hpp"
 #include "comm/mpi/communicator.hpp"
-#include "model/state_dict.hpp"
+#include "model/description/state_dict.hpp"
 
 namespace llamesh::checkpoint {
 

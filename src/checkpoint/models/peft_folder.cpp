@@ -17,8 +17,8 @@
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "core/text.hpp"
-#include "model/config_json.hpp"
-#include "model/lora.hpp"
+#include "model/description/config_json.hpp"
+#include "model/description/lora.hpp"
 
 namespace llamesh::checkpoint {
 namespace {

@@ -9,7 +9,7 @@
 #include "checkpoint/models/safetensors.hpp"
 #include "checkpoint/models/stored_model.hpp"
 #include "comm/mpi/communicator.hpp"
-#include "model/parameters.hpp"
+#include "model/description/parameters.hpp"
 
 /// Folders with adapters as PEFT writes and reads them: adapter_config.json and
 /// adapter_model.safetensors. Folders are untrusted: any fault is a one-line user error (exit 78)

@@ -13,8 +13,8 @@
 #include "checkpoint/models/base_model.hpp"
 #include "checkpoint/models/hf_model.hpp"
 #include "core/error.hpp"
-#include "model/config_json.hpp"
-#include "model/lora.hpp"
+#include "model/description/config_json.hpp"
+#include "model/description/lora.hpp"
 
 namespace llamesh::checkpoint {
 namespace {

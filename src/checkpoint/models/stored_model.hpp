@@ -7,8 +7,8 @@
 #include "checkpoint/format/manifest.hpp"
 #include "checkpoint/store/location.hpp"
 #include "core/box.hpp"
-#include "model/model_config.hpp"
-#include "model/parameters.hpp"
+#include "model/description/model_config.hpp"
+#include "model/description/parameters.hpp"
 
 namespace llamesh::checkpoint {
 

@@ -15,7 +15,7 @@
 #include "data/data_files.hpp"
 #include "data/mapped_file.hpp"
 #include "data/token_ids.hpp"
-#include "model/lora.hpp"
+#include "model/description/lora.hpp"
 
 namespace llamesh::checkpoint {
 namespace {

@@ -1,4 +1,4 @@
-#include "model/family.hpp"
+#include "model/description/family.hpp"
 
 #include <fmt/ranges.h>
 
@@ -9,7 +9,7 @@
 
 #include "core/error.hpp"
 #include "core/text.hpp"
-#include "model/lora.hpp"
+#include "model/description/lora.hpp"
 
 namespace llamesh::model {
 namespace {

@@ -2,8 +2,8 @@
 
 #include "core/error.hpp"
 #include "core/text.hpp"
-#include "model/family.hpp"
-#include "model/table_builder.hpp"
+#include "model/description/family.hpp"
+#include "model/description/table_builder.hpp"
 
 namespace llamesh::model {
 namespace {

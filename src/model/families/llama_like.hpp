@@ -4,9 +4,9 @@
 #include <optional>
 #include <string_view>
 
-#include "model/config_keys.hpp"
-#include "model/family.hpp"
-#include "model/model_config.hpp"
+#include "model/description/config_keys.hpp"
+#include "model/description/family.hpp"
+#include "model/description/model_config.hpp"
 
 namespace llamesh::model {
 

@@ -1,8 +1,8 @@
 #include <cmath>
 #include <utility>
 
+#include "model/description/table_builder.hpp"
 #include "model/families/llama_like.hpp"
-#include "model/table_builder.hpp"
 
 namespace llamesh::model {
 namespace {

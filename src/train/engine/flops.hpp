@@ -8,8 +8,8 @@
 
 #include "comm/mpi/communicator.hpp"
 #include "core/dtype.hpp"
-#include "model/model_config.hpp"
-#include "model/parameters.hpp"
+#include "model/description/model_config.hpp"
+#include "model/description/parameters.hpp"
 
 namespace llamesh::train {
 

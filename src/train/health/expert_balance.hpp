@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "model/router_balance.hpp"
+#include "model/layers/router_balance.hpp"
 #include "train/records/expert_loads.hpp"
 
 namespace llamesh::train {

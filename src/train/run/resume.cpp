@@ -5,7 +5,7 @@
 #include "core/error.hpp"
 #include "core/log.hpp"
 #include "data/fingerprint.hpp"
-#include "model/config_json.hpp"
+#include "model/description/config_json.hpp"
 
 namespace llamesh::train {
 

@@ -7,7 +7,7 @@
 
 #include "checkpoint/format/manifest.hpp"
 #include "comm/mpi/communicator.hpp"
-#include "model/model_config.hpp"
+#include "model/description/model_config.hpp"
 
 namespace llamesh::train {
 

@@ -18,7 +18,7 @@
 #include "core/log.hpp"
 #include "core/process.hpp"
 #include "data/fingerprint.hpp"
-#include "model/config_json.hpp"
+#include "model/description/config_json.hpp"
 #include "ops/ops.hpp"
 #include "train/job/watch.hpp"
 

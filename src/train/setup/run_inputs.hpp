@@ -8,9 +8,9 @@
 #include "comm/mesh/mesh_options.hpp"
 #include "core/enum_names.hpp"
 #include "data/data_options.hpp"
-#include "model/memory_options.hpp"
-#include "model/model_config.hpp"
-#include "model/parameters.hpp"
+#include "model/description/model_config.hpp"
+#include "model/description/parameters.hpp"
+#include "model/layers/memory_options.hpp"
 #include "optim/optimizer_options.hpp"
 #include "sharding/sharding_options.hpp"
 

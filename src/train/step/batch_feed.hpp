@@ -11,7 +11,7 @@
 #include "data/validation.hpp"
 #include "device/async_copy.hpp"
 #include "model/causal_lm.hpp"
-#include "model/context_parallel.hpp"
+#include "model/layers/context_parallel.hpp"
 #include "train/setup/setup.hpp"
 
 namespace llamesh::train {

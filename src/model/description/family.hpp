@@ -1,0 +1,74 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <span>
+#include <string_view>
+
+#include "model/description/config_keys.hpp"
+#include "model/description/key_list.hpp"
+#include "model/description/model_config.hpp"
+#include "model/description/parameters.hpp"
+#include "model/description/state_dict.hpp"
+#include "model/description/traits.hpp"
+
+namespace llamesh::model {
+
+/// A model family: everything that llamesh knows about one architecture. Its file is
+/// families/NAME.cpp, declared below and listed in families/families.cpp. CausalLM, Decoder and
+/// everything above them know no family.
+struct Family {
+  std::string_view name;          ///< model.family in input files, model_type in config.json
+  std::string_view architecture;  ///< the entry of `architectures` in config.json
+
+  /// Begins the names of all tensors but the head's; a folder of the bare model omits it.
+  std::string_view base_prefix;
+
+  /// Reads config.json's keys. Throws a user error that names a key whose value changes the
+  /// mathematics in a way that the family does not compute.
+  void (*read_config)(const ConfigKeys& keys, ModelConfig& config);
+  /// Adds the keys that transformers needs to build the same model.
+  void (*write_config)(const ModelConfig& config, nlohmann::ordered_json& json);
+  /// The keys in model_keys that the family takes. Others are refused unless they have their
+  /// defaults.
+  KeyList keys;
+  /// Throws a user error that names a value, in a config that is resolved but for this check, that
+  /// the family cannot compute.
+  void (*check)(const ModelConfig& config);
+  /// Returns the table of a resolved config. Pure.
+  ParameterTable (*make_table)(const ModelConfig& config);
+  /// Returns what the layers compute beyond their parameters. Pure.
+  ModelTraits (*traits)(const ModelConfig& config);
+  /// Returns how the family's folders store the parameters of a whole table. Pure.
+  StateDict (*state_dict)(const ParameterTable& table) = plain_state_dict;
+};
+
+extern const Family llama_family;      ///< Llama 2, 3, 3.1 and 3.2
+extern const Family mistral_family;    ///< Mistral 7B and its descendants
+extern const Family qwen2_family;      ///< Qwen 2 and 2.5
+extern const Family qwen3_family;      ///< Qwen 3, dense
+extern const Family olmo2_family;      ///< OLMo 2
+extern const Family gemma3_family;     ///< Gemma 3, text
+extern const Family mixtral_family;    ///< Mixtral 8x7B and 8x22B
+extern const Family qwen3_moe_family;  ///< Qwen 3, sparse
+extern const Family gpt2_family;       ///< GPT-2, minGPT and GPT-3's shapes
+
+/// Returns the families that this build knows.
+std::span<const Family* const> families();
+
+/// Returns the family with this name. Throws a user error that lists the known ones.
+const Family& family_named(std::string_view name);
+
+/// Returns how a folder of the config's family stores the parameters of its table. Pure.
+StateDict state_dict(const ModelConfig& config, const ParameterTable& table);
+
+/// Makes one more family known for this object's lifetime, as a test does. `family` is borrowed.
+class ScopedFamily {
+ public:
+  explicit ScopedFamily(const Family& family);
+  ~ScopedFamily();
+  ScopedFamily(const ScopedFamily&) = delete;
+  ScopedFamily& operator=(const ScopedFamily&) = delete;
+};
+
+}  // namespace llamesh::model

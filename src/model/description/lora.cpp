@@ -1,0 +1,306 @@
+#include "model/description/lora.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/error.hpp"
+#include "core/file.hpp"
+#include "core/json.hpp"
+#include "core/text.hpp"
+
+namespace llamesh::model {
+namespace {
+
+constexpr std::string_view all_linear = "all-linear";
+
+/// Returns true if the target is the module's name or its last parts, with wildcards.
+bool names_module(const std::string& target, const std::string& module) {
+  return target == all_linear || fnmatch(target.c_str(), module.c_str(), 0) == 0 ||
+         fnmatch(("*." + target).c_str(), module.c_str(), 0) == 0;
+}
+
+std::string_view last_part(std::string_view module) {
+  return module.substr(module.rfind('.') + 1);
+}
+
+bool is_linear(const Parameter& p) {
+  return (p.role == Role::column || p.role == Role::row) && p.shape.size() == 2;
+}
+
+/// Refuses a target that matches no linear layer; says why if it names something else.
+void check_target(const std::string& target, const ParameterTable& table) {
+  std::set<std::string> linear, other;
+  for (const auto& p : table.parameters) {
+    const auto& module = table[p.module].name;
+    if (is_linear(p) && names_module(target, module)) return;
+    (is_linear(p) ? linear : other).emplace(last_part(module));
+  }
+  const auto known = fmt::format("{}", fmt::join(linear, ", "));
+  validate(!other.contains(target),
+           "model.lora.targets: {} takes no adapter; the linear layers that do are {}",
+           excerpt(target), known);
+  fail(ExitCode::bad_input,
+       "model.lora.targets: '{}' matches no linear layer of the model, which has {}{}",
+       excerpt(target), known, did_you_mean(target, {linear.begin(), linear.end()}));
+}
+
+/// GPT-2's folders hold q, k and v as one layer, c_attn, whose adapter has one A for all three.
+void refuse_fused(const ModelConfig& config, const std::string& target, std::string_view matched) {
+  const bool fused = config.family == "gpt2" &&
+                     (matched == "q_proj" || matched == "k_proj" || matched == "v_proj");
+  validate(!fused,
+           "model.lora.targets: '{}' includes the attention's {}, which the family gpt2 stores "
+           "within c_attn, and llamesh has no adapter for a fused layer; name c_proj and c_fc",
+           excerpt(target), matched);
+}
+
+bool is_target(const Parameter& p, const ParameterTable& table, const ModelConfig& config) {
+  if (!is_linear(p)) return false;
+  const auto& module = table[p.module].name;
+  const auto found = std::ranges::find_if(
+      config.lora->targets, [&](const auto& target) { return names_module(target, module); });
+  if (found == config.lora->targets.end()) return false;
+  refuse_fused(config, *found, last_part(module));
+  return true;
+}
+
+Parameter a_of(const Parameter& weight, const std::string& module, const Lora& lora) {
+  Parameter a = weight;
+  a.name = module + std::string(lora_a_suffix);
+  a.shape = {lora.rank, weight.shape[1]};
+  a.initial = lora.init == LoraInit::gaussian ? Initial::normal_by_rank : Initial::kaiming_uniform;
+  if (weight.role == Role::column) {
+    a.role = Role::adapter;
+    a.blocks = {};
+  }
+  return a;
+}
+
+Parameter b_of(const Parameter& weight, const std::string& module, const Lora& lora) {
+  Parameter b = weight;
+  b.name = module + std::string(lora_b_suffix);
+  b.shape = {weight.shape[0], lora.rank};
+  b.initial = Initial::zeros;
+  if (weight.role == Role::row) {
+    b.role = Role::adapter;
+    b.blocks = {};
+  }
+  return b;
+}
+
+/// Copies a table, parameter by parameter.
+class TableCopy {
+ public:
+  explicit TableCopy(const ParameterTable& from) : to_(from) {
+    to_.parameters.clear();
+    for (auto& module : to_.modules) module.parameters.clear();
+  }
+  void add(const Parameter& parameter) {
+    to_.modules[index(parameter.module)].parameters.push_back(
+        static_cast<ParameterId>(to_.parameters.size()));
+    to_.parameters.push_back(parameter);
+  }
+  /// Adds the next parameter of the original, which stays as it is.
+  void copy(Parameter parameter) {
+    moved_.push_back(static_cast<ParameterId>(to_.parameters.size()));
+    parameter.frozen = true;
+    add(parameter);
+  }
+  ParameterTable table() {
+    const auto move = [&](ParameterId& id) { id = moved_[index(id)]; };
+    for (auto* module : {&to_.embed_tokens, &to_.norm, &to_.lm_head}) {
+      move(module->weight);
+      if (module->bias) move(*module->bias);
+    }
+    if (to_.positions) move(to_.positions->weight);
+    return std::move(to_);
+  }
+
+ private:
+  ParameterTable to_;
+  std::vector<ParameterId> moved_;  ///< new id by old one
+};
+
+/// Returns the layer's name and a dot; empty outside the layers.
+std::string_view layer_of(const ParameterTable& table, const Parameter& p) {
+  if (!p.name.starts_with(table.layer_prefix)) return {};
+  return std::string_view(p.name).substr(0, p.name.find('.', table.layer_prefix.size()) + 1);
+}
+
+}  // namespace
+
+bool is_adapter(const Parameter& parameter) {
+  return parameter.name.ends_with(lora_a_suffix) || parameter.name.ends_with(lora_b_suffix);
+}
+
+ParameterTable with_adapters(const ParameterTable& base, const ModelConfig& config) {
+  const auto& lora = *config.lora;
+  validate(!lora.targets.empty(), "model.lora.targets is empty; name linear layers or all-linear");
+  for (const auto& target : lora.targets) check_target(target, base);
+  TableCopy copy(base);
+  std::vector<const Parameter*> adapted;  // weights of the layer
+  const auto add_adapters = [&] {
+    for (const auto* p : adapted) copy.add(a_of(*p, base[p->module].name, lora));
+    for (const auto* p : adapted) copy.add(b_of(*p, base[p->module].name, lora));
+    adapted.clear();
+  };
+  std::string_view layer;
+  for (const auto& p : base.parameters) {
+    if (const auto now = layer_of(base, p); now != layer) {
+      add_adapters();
+      layer = now;
+    }
+    copy.copy(p);
+    if (is_target(p, base, config)) adapted.push_back(&p);
+  }
+  add_adapters();
+  return copy.table();
+}
+
+std::vector<std::string> drop_absent_targets(ModelConfig& config) {
+  const auto table = parameter_table(config.base());
+  const auto is_absent = [&](const std::string& target) {
+    // GPT-2's layer for q, k and v, which has no module of its own here, is refused by its name.
+    return !names_module(target, "attn.c_attn") &&
+           std::ranges::none_of(table.modules, [&](const Module& module) {
+             return names_module(target, module.name);
+           });
+  };
+  auto& targets = config.lora->targets;
+  std::vector<std::string> absent;
+  std::ranges::copy_if(targets, std::back_inserter(absent), is_absent);
+  if (absent.size() == targets.size()) return {};
+  std::erase_if(targets, is_absent);
+  return absent;
+}
+
+std::vector<ParameterId> base_parameters(const ParameterTable& table) {
+  std::vector<ParameterId> ids;
+  for (std::size_t i = 0; i < table.parameters.size(); ++i)
+    if (!is_adapter(table.parameters[i])) ids.push_back(static_cast<ParameterId>(i));
+  return ids;
+}
+
+std::map<ParameterId, Adapter> adapters_by_weight(const ParameterTable& table) {
+  std::map<ParameterId, Adapter> adapters;
+  for (const auto& module : table.modules) {
+    if (module.parameters.empty()) continue;
+    const auto layer = table.weight_module(module.parent, last_part(module.name));
+    if (layer.adapter) adapters.emplace(layer.weight, *layer.adapter);
+  }
+  return adapters;
+}
+
+/// Adds up siblings that are column-parallel: they share their input.
+std::int64_t adapter_columns(const ParameterTable& table) {
+  std::map<ModuleId, std::int64_t> shared;
+  std::int64_t columns = 0;
+  for (const auto& p : table.parameters) {
+    if (!p.name.ends_with(lora_a_suffix)) continue;
+    const auto of_one =
+        p.role == Role::row ? p.shape[0] : shared[table[p.module].parent] += p.shape[0];
+    columns = std::max(columns, of_one);
+  }
+  return columns;
+}
+
+bool is_peft_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  return std::filesystem::exists(folder / adapter_config_name, error);
+}
+
+Lora read_adapter_config(const std::filesystem::path& folder) {
+  const auto path = folder / adapter_config_name;
+  validate(is_peft_folder(folder), "{} is not a PEFT folder: it has no {}", folder.string(),
+           adapter_config_name);
+  const auto json = parse_json_object(read_file(path, std::int64_t{1} << 20U), path.string());
+  return parse_adapter_config(ConfigKeys(json, path.string()));
+}
+
+namespace {
+
+/// Refuses adapters that are more than A and B beside some linear layers of every decoder layer.
+void refuse_variants(const ConfigKeys& keys) {
+  const auto refuse = [&](bool wrong, const char* key, const char* computed) {
+    validate(!wrong, "{}: {} is {}; llamesh computes {}", keys.name(), key, keys.shown(key),
+             computed);
+  };
+  const auto peft_type = keys.text("peft_type");
+  refuse(peft_type != "LORA" && !peft_type.empty(), "peft_type", "LORA only");
+  for (const auto* key : {"use_dora", "use_qalora", "use_bdlora", "lora_bias"}) {
+    const auto* value = keys.find(key);
+    refuse(value != nullptr && *value != false, key, "plain LoRA only");
+  }
+  for (const auto* key :
+       {"rank_pattern", "alpha_pattern", "modules_to_save", "layers_to_transform", "layers_pattern",
+        "exclude_modules", "target_parameters", "layer_replication", "trainable_token_indices",
+        "alora_invocation_tokens"}) {
+    const auto* value = keys.find(key);
+    refuse(value != nullptr && !value->empty(), key, "adapters that are alike in all layers");
+  }
+  const auto bias = keys.text("bias");
+  refuse(bias != "none" && !bias.empty(), "bias", "none");
+  const auto* init = keys.find("init_lora_weights");
+  refuse(init != nullptr && !init->is_boolean() && *init != "gaussian", "init_lora_weights",
+         "true, false and gaussian, which leave the base model as it is");
+}
+
+/// Keys that leave the adapters as they are: where they come from, how they were initialized, and
+/// dropout, which users set anew.
+constexpr std::string_view harmless_adapter_keys[] = {
+    "auto_mapping", "base_model_name_or_path", "corda_config",    "ensure_weight_tying",
+    "eva_config",   "fan_in_fan_out",          "inference_mode",  "loftq_config",
+    "lora_dropout", "lora_ga_config",          "megatron_config", "megatron_core",
+    "peft_version", "qalora_group_size",       "revision",        "runtime_config",
+    "task_type"};
+
+std::vector<std::string> targets_of(const ConfigKeys& keys) {
+  const auto* targets = keys.find("target_modules");
+  if (targets != nullptr && *targets == all_linear) return {std::string(all_linear)};
+  const bool is_list = targets != nullptr && targets->is_array() && !targets->empty() &&
+                       std::ranges::all_of(*targets, [](const auto& t) { return t.is_string(); });
+  validate(is_list, "{}: target_modules is {}; llamesh reads a list of names, or all-linear",
+           keys.name(), keys.shown("target_modules"));
+  auto names = targets->get<std::vector<std::string>>();
+  std::ranges::sort(names);  // PEFT writes a set
+  return names;
+}
+
+}  // namespace
+
+Lora parse_adapter_config(const ConfigKeys& keys) {
+  refuse_variants(keys);
+  const auto* init = keys.find("init_lora_weights");
+  Lora lora{.rank = keys.size("r"),
+            .alpha = keys.number("lora_alpha"),
+            .targets = targets_of(keys),
+            .rslora = keys.flag("use_rslora"),
+            .init = init != nullptr && *init == "gaussian" ? LoraInit::gaussian
+                                                           : LoraInit::kaiming_uniform};
+  keys.refuse_unknown(harmless_adapter_keys);
+  return lora;
+}
+
+nlohmann::ordered_json to_adapter_config(const Lora& lora) {
+  nlohmann::ordered_json json = {
+      {"peft_type", "LORA"},       {"task_type", "CAUSAL_LM"}, {"r", lora.rank},
+      {"lora_alpha", lora.alpha},  {"lora_dropout", 0.0},      {"target_modules", lora.targets},
+      {"use_rslora", lora.rslora}, {"bias", "none"},           {"fan_in_fan_out", false},
+      {"inference_mode", true}};
+  json["init_lora_weights"] = true;
+  if (lora.init == LoraInit::gaussian) json["init_lora_weights"] = "gaussian";
+  if (lora.targets == std::vector<std::string>{std::string(all_linear)})
+    json["target_modules"] = all_linear;
+  return json;
+}
+
+}  // namespace llamesh::model

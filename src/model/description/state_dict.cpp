@@ -1,0 +1,91 @@
+#include "model/description/state_dict.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace llamesh::model {
+namespace {
+
+/// Visits a transposed part: a row of the tensor is a column of the parameter.
+void visit_columns(const StoredPart& part, const Shape& shape, const BoxRange& range,
+                   const VisitStored& visit) {
+  const auto& held = part.in_parameter;
+  const auto& box = range.box;
+  const std::int64_t width = box.shape[1];
+  const std::int64_t first_col = std::max(held.begin[1], box.begin[1]);
+  const std::int64_t end_col = std::min(held.begin[1] + held.shape[1], box.begin[1] + width);
+  for (std::int64_t col = first_col; col < end_col; ++col) {
+    const std::int64_t c = col - box.begin[1];
+    // Rows r of the box with r * width + c in [range.begin, range.begin + range.count).
+    const std::int64_t before = std::max<std::int64_t>(range.begin - c, 0);
+    const std::int64_t beyond = std::max<std::int64_t>(range.begin + range.count - c, 0);
+    const std::int64_t first = std::max((before + width - 1) / width, held.begin[0] - box.begin[0]);
+    const std::int64_t end =
+        std::min((beyond + width - 1) / width, held.begin[0] + held.shape[0] - box.begin[0]);
+    if (first >= end) continue;
+    const std::int64_t tensor_row = part.in_tensor.begin[0] + col - held.begin[1];
+    const std::int64_t tensor_col = part.in_tensor.begin[1] + box.begin[0] + first - held.begin[0];
+    visit(tensor_row * shape[1] + tensor_col, first * width + c - range.begin, width, end - first);
+  }
+}
+
+}  // namespace
+
+void StateDictBuilder::plain(ParameterId id) {
+  const auto& p = table_[id];
+  const auto whole = Box::whole(p.shape);
+  dict_.push_back({p.name, p.shape, {{whole, id, whole}}});
+}
+
+void StateDictBuilder::transposed(ParameterId id) {
+  const auto& p = table_[id];
+  const Shape stored{p.shape[1], p.shape[0]};
+  dict_.push_back({p.name, stored, {{Box::whole(stored), id, Box::whole(p.shape), true}}});
+}
+
+void StateDictBuilder::fused(const std::string& name, ParameterId id, bool transposed) {
+  const auto& p = table_[id];
+  auto shape = p.shape;
+  if (transposed) std::ranges::reverse(shape);
+  const std::size_t dim = transposed ? shape.size() - 1 : 0;
+  auto found = std::ranges::find(dict_, name, &StateDictTensor::name);
+  if (found == dict_.end()) {
+    found = dict_.insert(found, {name, shape, {}});
+    found->shape[dim] = 0;
+  }
+  Box in_tensor = Box::whole(shape);
+  in_tensor.begin[dim] = found->shape[dim];
+  found->parts.push_back({in_tensor, id, Box::whole(p.shape), transposed});
+  found->shape[dim] += shape[dim];
+}
+
+void StateDictBuilder::unstacked(ParameterId id) {
+  const auto& p = table_[id];
+  const auto& module = table_[p.module].name;
+  const Shape matrix{p.shape[1], p.shape[2]};
+  for (std::int64_t i = 0; i < p.shape[0]; ++i)
+    dict_.push_back({fmt::format("{}.{}{}.weight", module, i, p.name.substr(module.size())),
+                     matrix,
+                     {{Box::whole(matrix), id, Box{{i, 0, 0}, {1, matrix[0], matrix[1]}}}}});
+}
+
+StateDict plain_state_dict(const ParameterTable& table) {
+  StateDictBuilder dict(table);
+  for (std::size_t i = 0; i < table.parameters.size(); ++i) dict.plain(static_cast<ParameterId>(i));
+  return dict.take();
+}
+
+void for_each_stored(const StoredPart& part, const Shape& shape, const BoxRange& range,
+                     const VisitStored& visit) {
+  if (part.transposed) return visit_columns(part, shape, range, visit);
+  const BoxRange held{part.in_parameter, 0, part.in_parameter.numel()};
+  for_each_shared(held, range, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
+    for_each_run(shape, {part.in_tensor, from, count},
+                 [&](std::int64_t begin, std::int64_t at, std::int64_t run) {
+                   visit(begin, to + at, 1, run);
+                 });
+  });
+}
+
+}  // namespace llamesh::model

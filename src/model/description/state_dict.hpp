@@ -1,0 +1,68 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/box.hpp"
+#include "model/description/parameters.hpp"
+
+namespace llamesh::model {
+
+/// A part of a stored tensor and the part of a parameter that it holds. Both parts have the same
+/// elements in row-major order. If `transposed`, both are matrices, and one is the other's
+/// transpose.
+struct StoredPart {
+  Box in_tensor;
+  ParameterId parameter;
+  Box in_parameter;
+  bool transposed = false;
+};
+
+/// A tensor in a Hugging Face folder.
+struct StateDictTensor {
+  std::string name;
+  Shape shape;
+  std::vector<StoredPart> parts;  ///< cover the tensor
+};
+
+/// How a family's folders store the parameters of a table, tensor by tensor in the order in which
+/// an export writes them. It expresses renamed, transposed, fused (several parts of one tensor) and
+/// stacked tensors (several parts of one parameter).
+using StateDict = std::vector<StateDictTensor>;
+
+/// Builds a StateDict, parameter by parameter.
+class StateDictBuilder {
+ public:
+  /// `table` is borrowed.
+  explicit StateDictBuilder(const ParameterTable& table) : table_(table) {}
+
+  /// Stores a parameter by its name, as it is.
+  void plain(ParameterId id);
+  /// Stores a matrix by its name, transposed.
+  void transposed(ParameterId id);
+  /// Stores a matrix or vector behind the parts of the tensor `name` so far: in further rows, or if
+  /// it is `transposed`, in further columns.
+  void fused(const std::string& name, ParameterId id, bool transposed);
+  /// Stores each of the matrices stacked in a parameter MODULE.NAME as MODULE.number.NAME.weight.
+  void unstacked(ParameterId id);
+  StateDict take() { return std::move(dict_); }
+
+ private:
+  const ParameterTable& table_;
+  StateDict dict_;
+};
+
+/// Returns the dict of a folder that has each parameter by its name in the table, as it is.
+StateDict plain_state_dict(const ParameterTable& table);
+
+/// Visits the elements that `range` of a parameter shares with `part`, in runs that are contiguous
+/// in the tensor, of `shape`. visit(begin, at, stride, count): tensor elements [begin, begin +
+/// count) are range elements at, at + stride, … Pure.
+using VisitStored = std::function<void(std::int64_t begin, std::int64_t at, std::int64_t stride,
+                                       std::int64_t count)>;
+void for_each_stored(const StoredPart& part, const Shape& shape, const BoxRange& range,
+                     const VisitStored& visit);
+
+}  // namespace llamesh::model

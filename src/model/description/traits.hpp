@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "model/description/model_config.hpp"
+#include "ops/calls.hpp"
+
+/// What a family's model computes beyond what its table of parameters says. The layers know no
+/// family: they follow these records, which Family::traits gives.
+namespace llamesh::model {
+
+/// A family's names for the modules of its layers. An empty name stands for a module that it does
+/// not have.
+struct LayerNames {
+  std::string_view attention = "self_attn";
+  std::string_view q_proj = "q_proj", k_proj = "k_proj", v_proj = "v_proj", o_proj = "o_proj";
+  std::string_view mlp = "mlp";
+  std::string_view gate_proj = "gate_proj", up_proj = "up_proj", down_proj = "down_proj";
+  /// With a router, the MLP is one of experts, whose stacked matrices have the names above.
+  std::string_view router = {}, experts = {};
+  std::string_view norm_before_attention = "input_layernorm";
+  std::string_view norm_after_attention = {};
+  std::string_view norm_before_mlp = "post_attention_layernorm";
+  std::string_view norm_after_mlp = {};
+};
+
+/// Rotary position embedding.
+struct Rope {
+  double theta;                             ///< base of the frequencies
+  std::optional<RopeScaling> scaling = {};  ///< of the frequencies
+  bool operator==(const Rope&) const = default;
+};
+
+struct LayerTraits {
+  LayerNames names = {};
+  ops::Activation activation = ops::Activation::swiglu;
+  std::int64_t window = 0;        ///< keys that a query sees at most, itself included; 0: all
+  std::optional<Rope> rope = {};  ///< without it, queries and keys are not rotated
+  float score_divisor = 0;        ///< of attention's scores; 0: the square root of head_dim
+};
+
+struct ModelTraits {
+  std::vector<LayerTraits> layers;
+  float embedding_scale = 1;  ///< factor on the embeddings of tokens, rounded to their dtype
+  float norm_offset = 0;      ///< added to the weights of RMSNorms
+};
+
+/// Returns the traits of a resolved config's family. Pure.
+ModelTraits traits_of(const ModelConfig& config);
+
+}  // namespace llamesh::model

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "model/layers/block.hpp"
+#include "model/layers/linear.hpp"
+#include "ops/calls.hpp"
+
+/// M tokens, (M', D') this rank's part of the residual stream, H heads, K kv heads, E head dim; M,
+/// H and K are per rank.
+namespace llamesh::model {
+
+/// Attention heads of one rank: H, K, and the elements E of each.
+struct AttentionHeads {
+  std::int64_t q, kv, dim;
+};
+
+/// A layer's self-attention: o(attention(q, k, v)) with q, k, v = qkv(x). Queries and keys are
+/// normalized if the table has q_norm and k_norm, and rotated if the layer has a Rope.
+class Attention {
+ public:
+  /// `table` has the shapes that this rank holds.
+  Attention(const ModelConfig& config, const ParameterTable& table, ModuleId layer,
+            const LayerTraits& traits, std::size_t index);
+
+  struct Tensors {
+    // Kept from the forward to the backward pass.
+    Tensor qkv;          ///< (M, (H + 2 K) E), q and k rotated unless they are normalized
+    Tensor q_norm_rms;   ///< (M, H) or (M) fp32, 1 / root mean square; empty without q_norm
+    Tensor k_norm_rms;   ///< (M, K) or (M) fp32
+    Tensor out;          ///< (M, H E)
+    Tensor log_sum_exp;  ///< (B, H, T) fp32
+    Tensor normed_qk;    ///< (M, (H + K) E), normalized and rotated; empty without q_norm
+    // Shared by all layers in turn.
+    Tensor row_sums;   ///< (t, 2 M) fp32, if t ranks divide what is normalized
+    Tensor d_out;      ///< (M, H E)
+    Tensor d_qkv;      ///< (M, (H + 2 K) E)
+    Tensor d_softmax;  ///< (B, H, T) fp32
+  };
+  const Tensors& tensors() const { return tensors_; }
+  /// Columns of the keys, and of the values, that this rank caches per token.
+  std::int64_t kv_columns() const { return heads_.kv * heads_.dim; }
+
+  /// Starts from another layer's tensors, of which this one replaces those that it keeps.
+  void share(const Attention& other) { tensors_ = other.tensors_; }
+  void plan_kept(ArenaAllocator& plan, const PassShape& pass,
+                 ActivationCheckpointing checkpointing);
+  void plan_shared(ArenaAllocator& plan, const PassShape& pass);
+
+  /// y (M', D') = the attention's output for x (M', D').
+  void forward(const BlockContext& ctx, Tensor x, Tensor y);
+  /// Recomputes normed_qk from qkv.
+  void recompute_normed(const BlockContext& ctx);
+  /// ctx.delta = x's gradient from y's gradient dy (M', D').
+  void backward(const BlockContext& ctx, Tensor x, Tensor dy);
+
+ private:
+  struct Modules {
+    ModuleId attention;
+    WeightModule q_proj, k_proj, v_proj, o_proj;
+    std::optional<WeightModule> q_norm, k_norm;
+  };
+  /// q, k and v as column slices.
+  struct Slices {
+    Tensor q, k, v;
+  };
+  Slices slices(const Tensor& qkv) const;
+  Slices attended() const;
+  void rotate(const BlockContext& ctx, const Tensor& qk, ops::Rotation rotation) const;
+  KeysValues project(const BlockContext& ctx, const Tensor& x);
+  ops::AttentionShape shape(const BlockContext& ctx) const;
+  ops::AttentionCall call(const BlockContext& ctx, const KeysValues& all) const;
+  template <class SumUp>
+  Tensor gathered_sums(const BlockContext& ctx, SumUp sum_up) const;
+  void normalize(const BlockContext& ctx);
+  void normalize_backward(const BlockContext& ctx, const Slices& d);
+  void attend(const BlockContext& ctx, const KeysValues& all);
+  void attend_backward(const BlockContext& ctx, const WholeAndMine& dy);
+
+  Modules ids_;
+  AttentionHeads heads_;
+  std::int64_t window_;
+  float score_divisor_;
+  bool rotates_;
+  bool norms_projections_;  ///< q_norm and k_norm span all heads, of all tensor ranks
+  std::size_t index_;
+  Tensors tensors_;
+  /// From a forward pass for recomputation to the backward pass, which follows it: all ranks' keys
+  /// and values.
+  std::optional<KeysValues> recomputed_;
+};
+
+}  // namespace llamesh::model

@@ -1,0 +1,219 @@
+#include "model/layers/experts.hpp"
+
+#include "model/layers/linear.hpp"
+#include "model/layers/mlp.hpp"
+#include "ops/ops.hpp"
+
+namespace llamesh::model {
+namespace {
+
+std::shared_ptr<GrowingMemory> new_memory() {
+  return std::make_shared<GrowingMemory>(device::MemoryUse::activations);
+}
+
+}  // namespace
+
+std::unique_ptr<FeedForward> make_feed_forward(const ModelConfig& config,
+                                               const ParameterTable& table, ModuleId layer,
+                                               const LayerTraits& traits) {
+  const auto& names = traits.names;
+  const auto mlp = table.child(layer, names.mlp);
+  if (names.router.empty() || !table.find_child(mlp, names.router))
+    return std::make_unique<Mlp>(table, layer, traits);
+  return std::make_unique<Experts>(config, table, layer, traits);
+}
+
+Experts::Experts(const ModelConfig& config, const ParameterTable& table, ModuleId layer,
+                 const LayerTraits& traits)
+    : moe_(table.child(layer, traits.names.mlp)),
+      experts_(table.child(moe_, traits.names.experts)),
+      router_(config, table, moe_, traits.names.router),
+      gate_proj_(table[experts_].parameters[0]),
+      up_proj_(table[experts_].parameters[1]),
+      down_proj_(table[experts_].parameters[2]),
+      activation_(traits.activation),
+      intermediate_(table[gate_proj_].shape[1]),
+      hidden_(config.hidden_size) {}
+
+void Experts::share(const FeedForward& layer) {
+  const auto& other = dynamic_cast<const Experts&>(layer);
+  router_.share(other.router_);
+  tensors_ = other.tensors_;
+  rows_ = other.rows_;
+  memory_ = other.memory_;
+  dtype_ = other.dtype_;
+  exchanges_ = other.exchanges_;
+  has_backward_ = other.has_backward_;
+}
+
+void Experts::plan_kept(ArenaAllocator& plan, const PassShape& pass,
+                        ActivationCheckpointing checkpointing) {
+  keeps_activated_ = checkpointing == ActivationCheckpointing::none;
+  exchanges_ = pass.expert_ranks > 1;
+  dtype_ = pass.dtype;
+  if (checkpointing == ActivationCheckpointing::full) return;
+  const auto rows = pass.tokens() * router_.experts_per_token();
+  router_.plan_kept(plan, pass.tokens());
+  rows_ = std::make_shared<ExpertRows>();
+  rows_->order.starts = plan.take(DType::i32, {router_.experts() + 1});
+  rows_->order.slots = plan.take(DType::i32, {rows});
+  rows_->order.places = plan.take(DType::i32, {rows});
+  if (exchanges_) {
+    memory_.kept = new_memory();
+    if (keeps_activated_) memory_.activated = new_memory();
+  } else {
+    take_kept(plan, rows);
+    if (keeps_activated_) take_activated(plan, rows);
+  }
+}
+
+void Experts::plan_shared(ArenaAllocator& plan, const PassShape& pass) {
+  has_backward_ = pass.has_backward();
+  router_.plan_shared(plan, pass);
+  if (exchanges_)
+    memory_.shared = new_memory();
+  else
+    take_shared(plan, pass.tokens() * router_.experts_per_token());
+}
+
+void Experts::take_kept(ArenaAllocator& plan, std::int64_t rows) {
+  if (exchanges_) tensors_.inputs = plan.take(dtype_, {rows, hidden_});
+  tensors_.up = plan.take(dtype_, {rows, 2 * intermediate_});
+}
+
+void Experts::take_activated(ArenaAllocator& plan, std::int64_t rows) {
+  tensors_.activated = plan.take(dtype_, {rows, intermediate_});
+}
+
+void Experts::take_shared(ArenaAllocator& plan, std::int64_t rows) {
+  tensors_.rows = plan.take(dtype_, {rows, hidden_});
+  if (!has_backward_) return;
+  tensors_.d_activated = plan.take(dtype_, {rows, intermediate_});
+  tensors_.weights = plan.take(DType::f32, {rows, 1});
+  tensors_.dweights = plan.take(DType::f32, {rows, 1});
+}
+
+/// Places the tensors that the backward pass reads, if ranks exchange rows.
+void Experts::place_kept() {
+  if (!exchanges_) return;
+  memory_.kept->place([&](ArenaAllocator& plan) { take_kept(plan, rows_->count); });
+  if (keeps_activated_)
+    memory_.activated->place([&](ArenaAllocator& plan) { take_activated(plan, rows_->count); });
+}
+
+/// Places the tensors that other layers may have moved since, if ranks exchange rows.
+void Experts::place_shared() {
+  if (!exchanges_) return;
+  memory_.shared->place([&](ArenaAllocator& plan) { take_shared(plan, rows_->count); });
+  if (!keeps_activated_)
+    memory_.activated->place([&](ArenaAllocator& plan) { take_activated(plan, rows_->count); });
+}
+
+void Experts::route(const BlockContext& ctx, Tensor x) {
+  router_.route(ctx, x);
+  ops::sort_by_expert(ctx.stream, rows_->order, router_.tensors().routing.experts);
+  ctx.experts.exchange_counts(*rows_);
+  place_kept();
+  place_shared();
+}
+
+/// Computes `up` from the tokens. The caller has entered the experts.
+void Experts::gate_and_up(const BlockContext& ctx, Tensor x) {
+  const Tensors& t = tensors_;
+  const Tensor inputs = exchanges_ ? t.inputs : t.rows;
+  ctx.experts.dispatch(*rows_, inputs, x);
+  std::int64_t column = 0;
+  for (const auto id : {gate_proj_, up_proj_}) {
+    ops::grouped_linear(ctx.stream, t.up.slice_cols(column, intermediate_), inputs,
+                        ctx.weights.parameter(id), rows_->starts, Accumulate::no);
+    column += intermediate_;
+  }
+}
+
+void Experts::forward(const BlockContext& ctx, Tensor x, Tensor y) {
+  const Tensors& t = tensors_;
+  const UnshardGuard guard(ctx.weights, moe_, ctx.pass);
+  const Tensor tokens = gathered(ctx.stream, ctx.tensor, x);
+  route(ctx, tokens);
+  const UnshardGuard experts(ctx.weights, experts_, ctx.pass);
+  gate_and_up(ctx, tokens);
+  ops::activate(ctx.stream, t.activated, t.up, activation_);
+  ops::grouped_linear(ctx.stream, t.rows, t.activated, ctx.weights.parameter(down_proj_),
+                      rows_->starts, Accumulate::no);
+  ops::combine_tokens(ctx.stream, ctx.tensor.partial(y), ctx.experts.collect(*rows_, t.rows),
+                      router_.tensors().routing.weights, rows_->order.places, Accumulate::no);
+  ctx.stream.wait(ctx.tensor.reduce(y));
+}
+
+void Experts::recompute(const BlockContext& ctx, Tensor x) {
+  const UnshardGuard guard(ctx.weights, moe_, ctx.pass);
+  const Tensor tokens = gathered(ctx.stream, ctx.tensor, x);
+  route(ctx, tokens);
+  const UnshardGuard experts(ctx.weights, experts_, ctx.pass);
+  gate_and_up(ctx, tokens);
+}
+
+/// Turns `up` into its gradient and computes those of the routing weights and of `down`.
+void Experts::down_backward(const BlockContext& ctx, Tensor dy) {
+  const Tensors& t = tensors_;
+  const auto by_slot = [](const Tensor& weights) { return weights.reshape({weights.numel(), 1}); };
+  ctx.experts.dispatch(*rows_, t.rows, dy);
+  ctx.experts.dispatch(*rows_, t.weights, by_slot(router_.tensors().routing.weights));
+  ops::grouped_linear_backward_input(ctx.stream, t.d_activated, t.rows,
+                                     ctx.weights.parameter(down_proj_), rows_->starts,
+                                     Accumulate::no);
+  const Tensor again = keeps_activated_ ? Tensor() : t.activated;
+  ops::activate_backward(ctx.stream, t.up, again, t.d_activated, t.up, activation_);
+  ops::weigh_rows_backward(ctx.stream, {.weights = t.weights,
+                                        .dweights = t.dweights,
+                                        .activated = t.activated,
+                                        .d_activated = t.d_activated,
+                                        .d_up = t.up});
+  const auto [d_down, accumulate] = ctx.weights.gradient(down_proj_);
+  if (d_down)
+    ops::grouped_linear_backward_weight(ctx.stream, d_down, t.rows, t.activated, rows_->starts,
+                                        accumulate);
+  ops::combine_tokens(ctx.stream, by_slot(router_.tensors().dweights),
+                      ctx.experts.collect(*rows_, t.dweights), {}, rows_->order.places,
+                      Accumulate::no);
+}
+
+/// dx (M, D) = x's gradient by way of the experts.
+void Experts::gate_and_up_backward(const BlockContext& ctx, Tensor x, Tensor dx) {
+  const Tensors& t = tensors_;
+  const Tensor d_gate = t.up.slice_cols(0, intermediate_);
+  const Tensor d_up = t.up.slice_cols(intermediate_, intermediate_);
+  const Tensor inputs = exchanges_ ? t.inputs : t.rows;
+  if (!exchanges_) ctx.experts.dispatch(*rows_, inputs, x);
+  const auto backward_weight = [&](ParameterId id, const Tensor& d) {
+    const auto [dw, accumulate] = ctx.weights.gradient(id);
+    if (dw)
+      ops::grouped_linear_backward_weight(ctx.stream, dw, d, inputs, rows_->starts, accumulate);
+  };
+  backward_weight(gate_proj_, d_gate);
+  backward_weight(up_proj_, d_up);
+  ops::grouped_linear_backward_input(ctx.stream, t.rows, d_gate, ctx.weights.parameter(gate_proj_),
+                                     rows_->starts, Accumulate::no);
+  ops::grouped_linear_backward_input(ctx.stream, t.rows, d_up, ctx.weights.parameter(up_proj_),
+                                     rows_->starts, Accumulate::yes);
+  ops::combine_tokens(ctx.stream, dx, ctx.experts.collect(*rows_, t.rows), {}, rows_->order.places,
+                      Accumulate::no);
+}
+
+void Experts::backward(const BlockContext& ctx, Tensor x, Tensor dy) {
+  const UnshardGuard guard(ctx.weights, moe_, Pass::backward);
+  place_shared();
+  const Tensor d_outputs = gathered(ctx.stream, ctx.tensor, dy);
+  const Tensor tokens = gathered(ctx.stream, ctx.tensor, x);
+  Tensor d_tokens;
+  {
+    const UnshardGuard experts(ctx.weights, experts_, Pass::backward);
+    down_backward(ctx, d_outputs);
+    d_tokens = ctx.tensor.partial(ctx.delta);
+    gate_and_up_backward(ctx, tokens, d_tokens);
+  }
+  router_.backward(ctx, tokens, d_tokens);
+  ctx.stream.wait(ctx.tensor.reduce(ctx.delta));
+}
+
+}  // namespace llamesh::model

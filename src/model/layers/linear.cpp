@@ -1,0 +1,234 @@
+#include "model/layers/linear.hpp"
+
+#include <span>
+
+#include "ops/ops.hpp"
+
+namespace llamesh::model {
+namespace {
+
+bool follows(const Tensor& next, const Tensor& before) {
+  return next.data() == static_cast<std::byte*>(before.data()) + before.bytes() &&
+         next.dtype() == before.dtype() && next.cols() == before.cols();
+}
+
+Tensor joined(const Tensor& a, const Tensor& b) {
+  return {a.data(), a.dtype(), {a.rows() + b.rows(), a.cols()}};
+}
+
+/// Returns parameters, with neighbors joined.
+std::vector<Tensor> parameters_of(Weights& weights, std::span<const ParameterId> ids) {
+  std::vector<Tensor> parts;
+  for (const auto id : ids) {
+    const Tensor w = weights.parameter(id);
+    if (!parts.empty() && follows(w, parts.back()))
+      parts.back() = joined(parts.back(), w);
+    else
+      parts.push_back(w);
+  }
+  return parts;
+}
+
+/// The gradient of some rows of the parameters' joint matrix.
+struct RowsGradient {
+  GradientSlot slot;
+  std::int64_t first_row;
+  std::int64_t end() const { return first_row + slot.tensor.rows(); }
+};
+
+/// Returns the gradients of the parameters that are not frozen, with neighbors joined.
+std::vector<RowsGradient> gradients_of(Weights& weights, std::span<const ParameterId> ids) {
+  std::vector<RowsGradient> parts;
+  std::int64_t row = 0;
+  for (const auto id : ids) {
+    const auto first_row = row;
+    row += weights.parameter(id).rows();
+    const GradientSlot slot = weights.gradient(id);
+    if (!slot.tensor) continue;
+    if (!parts.empty() && parts.back().end() == first_row &&
+        follows(slot.tensor, parts.back().slot.tensor) &&
+        slot.accumulate == parts.back().slot.accumulate)
+      parts.back().slot.tensor = joined(parts.back().slot.tensor, slot.tensor);
+    else
+      parts.push_back({slot, first_row});
+  }
+  return parts;
+}
+
+std::vector<ParameterId> weights_of(std::span<const WeightModule> layers) {
+  std::vector<ParameterId> ids;
+  for (const auto& layer : layers) ids.push_back(layer.weight);
+  return ids;
+}
+
+/// y = x times the parameters, one after the other in y's columns.
+void multiply(const BlockContext& ctx, std::span<const ParameterId> ids, const Tensor& y,
+              const Tensor& x) {
+  std::int64_t column = 0;
+  for (const Tensor& w : parameters_of(ctx.weights, ids)) {
+    ops::linear(ctx.stream, y.slice_cols(column, w.rows()), x, w, Accumulate::no);
+    column += w.rows();
+  }
+}
+
+/// dx = or += the gradient of multiply()'s x.
+void multiply_backward_input(const BlockContext& ctx, std::span<const ParameterId> ids,
+                             const Tensor& dx, const Tensor& dy, Accumulate accumulate) {
+  std::int64_t column = 0;
+  for (const Tensor& w : parameters_of(ctx.weights, ids)) {
+    ops::linear_backward_input(ctx.stream, dx, dy.slice_cols(column, w.rows()), w, accumulate);
+    accumulate = Accumulate::yes;
+    column += w.rows();
+  }
+}
+
+/// Computes the gradients of multiply()'s parameters.
+void multiply_backward_weights(const BlockContext& ctx, std::span<const ParameterId> ids,
+                               const Tensor& dy, const Tensor& x) {
+  for (const auto& [slot, first_row] : gradients_of(ctx.weights, ids))
+    ops::linear_backward_weight(ctx.stream, slot.tensor,
+                                dy.slice_cols(first_row, slot.tensor.rows()), x, slot.accumulate);
+}
+
+/// Calls visit(layer, its columns of `outputs`) for each layer.
+template <class Visit>
+void for_each_layer(Weights& weights, std::span<const WeightModule> layers, const Tensor& outputs,
+                    Visit visit) {
+  std::int64_t column = 0;
+  for (const auto& layer : layers) {
+    const auto columns = weights.parameter(layer.weight).rows();
+    visit(layer, outputs.slice_cols(column, columns));
+    column += columns;
+  }
+}
+
+/// The adapters of layers that share an input x: they add h B^T to y, with h = s x A^T.
+class Adapters {
+ public:
+  Adapters(const BlockContext& ctx, std::span<const WeightModule> layers)
+      : ctx_(ctx), layers_(layers) {
+    for (const auto& layer : layers)
+      if (layer.adapter) as_.push_back(layer.adapter->a);
+  }
+
+  void add(const Tensor& y, const Tensor& x) const {
+    if (as_.empty()) return;
+    const Tensor h = reduced(x);
+    for_each_adapter(y, h, [&](const Adapter& adapter, const Tensor& outputs, const Tensor& in) {
+      ops::linear(ctx_.stream, outputs, in, ctx_.weights.parameter(adapter.b), Accumulate::yes);
+    });
+  }
+  /// dx += the gradient of x. Leaves the gradient of x A^T for backward_weights().
+  void backward_input(const Tensor& dx, const Tensor& dy) const {
+    if (as_.empty()) return;
+    const Tensor dh = scratch(1, dy.rows());
+    for_each_adapter(dy, dh, [&](const Adapter& adapter, const Tensor& outputs, const Tensor& in) {
+      ops::linear_backward_input(ctx_.stream, in, outputs, ctx_.weights.parameter(adapter.b),
+                                 Accumulate::no);
+    });
+    ops::scale(ctx_.stream, dh, scaling());
+    multiply_backward_input(ctx_, as_, dx, dh, Accumulate::yes);
+  }
+  /// Recomputes h: it costs r / O of the forward pass, which is less than keeping it.
+  void backward_weights(const Tensor& dy, const Tensor& x) const {
+    if (as_.empty()) return;
+    const Tensor h = reduced(x);
+    for_each_adapter(dy, h, [&](const Adapter& adapter, const Tensor& outputs, const Tensor& in) {
+      const auto [db, accumulate] = ctx_.weights.gradient(adapter.b);
+      ops::linear_backward_weight(ctx_.stream, db, outputs, in, accumulate);
+    });
+    multiply_backward_weights(ctx_, as_, scratch(1, x.rows()), x);
+  }
+
+ private:
+  float scaling() const { return static_cast<float>(ctx_.config.lora->scaling()); }
+  /// Returns a dense matrix (rows, the adapters' ranks), the first or the second one.
+  Tensor scratch(std::int64_t number, std::int64_t rows) const {
+    std::int64_t columns = 0;
+    for (const auto a : as_) columns += ctx_.weights.parameter(a).rows();
+    const auto half = ctx_.adapters.numel() / 2;
+    const Tensor all = ctx_.adapters.reshape({2 * half});
+    return all.slice(number * half, rows * columns).reshape({rows, columns});
+  }
+  Tensor reduced(const Tensor& x) const {
+    const Tensor h = scratch(0, x.rows());
+    multiply(ctx_, as_, h, x);
+    ops::scale(ctx_.stream, h, scaling());
+    return h;
+  }
+  /// Calls visit(adapter, its layer's columns of `outputs`, its columns of `in`).
+  template <class Visit>
+  void for_each_adapter(const Tensor& outputs, const Tensor& in, Visit visit) const {
+    std::int64_t column = 0;
+    for_each_layer(ctx_.weights, layers_, outputs, [&](const auto& layer, const Tensor& of_layer) {
+      if (!layer.adapter) return;
+      const auto rank = ctx_.weights.parameter(layer.adapter->a).rows();
+      visit(*layer.adapter, of_layer, in.slice_cols(column, rank));
+      column += rank;
+    });
+  }
+
+  const BlockContext& ctx_;
+  std::span<const WeightModule> layers_;
+  std::vector<ParameterId> as_;
+};
+
+/// Enters the modules of one call; they stay entered for the result's lifetime.
+std::deque<UnshardGuard> enter_all(Weights& weights, std::span<const WeightModule> layers,
+                                   Pass pass) {
+  std::deque<UnshardGuard> entered;  // a deque does not move its elements
+  for (const auto& layer : layers) entered.emplace_back(weights, layer.module, pass);
+  return entered;
+}
+
+}  // namespace
+
+void linear(const BlockContext& ctx, const std::vector<WeightModule>& layers, const Tensor& y,
+            const Tensor& x) {
+  const auto entered = enter_all(ctx.weights, layers, ctx.pass);
+  multiply(ctx, weights_of(layers), y, x);
+  for_each_layer(ctx.weights, layers, y, [&](const WeightModule& layer, const Tensor& outputs) {
+    if (layer.bias) ops::add_bias(ctx.stream, outputs, ctx.weights.parameter(*layer.bias));
+  });
+  Adapters(ctx, layers).add(y, x);
+}
+
+LinearBackward::LinearBackward(const BlockContext& ctx, const std::vector<WeightModule>& layers)
+    : ctx_(ctx), layers_(layers), entered_(enter_all(ctx.weights, layers_, Pass::backward)) {}
+
+void LinearBackward::input(const Tensor& dx, const Tensor& dy) {
+  multiply_backward_input(ctx_, weights_of(layers_), dx, dy, Accumulate::no);
+  Adapters(ctx_, layers_).backward_input(dx, dy);
+}
+
+void LinearBackward::weights(const Tensor& dy, const Tensor& x) {
+  multiply_backward_weights(ctx_, weights_of(layers_), dy, x);
+  for_each_layer(ctx_.weights, layers_, dy, [&](const WeightModule& layer, const Tensor& outputs) {
+    if (layer.bias) bias_backward(ctx_, *layer.bias, outputs);
+  });
+  Adapters(ctx_, layers_).backward_weights(dy, x);
+}
+
+void linear_and_reduce(const BlockContext& ctx, const WeightModule& layer, Tensor y, Tensor input) {
+  const UnshardGuard guard(ctx.weights, layer.module, ctx.pass);
+  linear(ctx, {without_bias(layer)}, ctx.tensor.partial(y), input);
+  ctx.stream.wait(ctx.tensor.reduce(y));
+  if (layer.bias) ops::add_bias(ctx.stream, y, ctx.weights.parameter(*layer.bias));
+}
+
+void bias_backward(const BlockContext& ctx, ParameterId bias, Tensor dy) {
+  const auto [d_bias, accumulate] = ctx.weights.gradient(bias);
+  if (d_bias) ops::column_sums(ctx.stream, d_bias, dy, accumulate);
+}
+
+void gathered_linear_backward(const BlockContext& ctx, const std::vector<WeightModule>& layers,
+                              Tensor dy, const TensorParallel::Gathered& x) {
+  LinearBackward backward(ctx, layers);
+  backward.input(ctx.tensor.partial(ctx.delta), dy);
+  const auto reduced = ctx.tensor.reduce(ctx.delta);
+  ctx.stream.wait(x.ready);
+  backward.weights(dy, x.tensor);
+  ctx.stream.wait(reduced);
+}
+
+}  // namespace llamesh::model
