@@ -25,7 +25,8 @@ std::string config_of(const std::string& family, const std::string& more = "") {
                 "num_attention_heads": 6, "num_key_value_heads": 2, "vocab_size": 101})");
   json["architectures"] = {f.architecture};
   json["model_type"] = f.name;
-  if (family == "qwen3" || family == "gemma3_text") json["head_dim"] = 8;
+  if (family == "qwen3" || family == "gemma3_text" || family == "seed_oss") json["head_dim"] = 8;
+  if (family == "olmo3") json["rope_theta"] = 5e5;
   if (f.keys.contains("num_experts"))
     json.update({{family == "mixtral" ? "num_local_experts" : "num_experts", 8},
                  {"num_experts_per_tok", 2}});
@@ -83,6 +84,21 @@ TEST(Families, ReadTheirKeys) {
   EXPECT_EQ(gemma3.window(1), 0);
   EXPECT_EQ(gemma3.query_pre_attn_scalar, 256);
   EXPECT_TRUE(gemma3.tie_word_embeddings);
+  const auto olmo3 = config("olmo3", R"("num_hidden_layers": 4)");
+  EXPECT_EQ(olmo3.window(2), 4096);
+  EXPECT_EQ(olmo3.window(3), 0);
+  const auto smollm3 = config("smollm3", R"("no_rope_layer_interval": 2)");
+  EXPECT_TRUE(smollm3.rotates(0));
+  EXPECT_FALSE(smollm3.rotates(1));
+  EXPECT_TRUE(smollm3.tie_word_embeddings);
+  EXPECT_EQ(config("exaone4", R"("sliding_window": null)").window(0), 0);
+  EXPECT_EQ(config("ministral").window(2), 4096);
+  EXPECT_EQ(config("seed_oss").dropout, 0.1);
+  EXPECT_TRUE(config("seed_oss").attention_bias);
+  EXPECT_NEAR(config("hunyuan_v1_dense", R"("head_dim": 128, "rope_theta": 1e4,
+      "rope_scaling": {"type": "dynamic", "alpha": 1000.0, "factor": 1.0})")
+                  .rope_theta,
+              1e4 * 1115.88, 100);  // 1000^(128 / 126)
   const auto gpt2 = config("gpt2", R"("resid_pdrop": 0.0, "embd_pdrop": 0.0)");
   EXPECT_EQ(gpt2.intermediate_size, 192);
   EXPECT_TRUE(gpt2.tie_word_embeddings);
@@ -117,6 +133,18 @@ TEST(Families, WriteWhatTheyRead) {
       {"qwen3", R"("head_dim": 10, "attention_bias": true)"},
       {"olmo2", ""},
       {"gemma3_text", ""},
+      {"olmo3", R"("sliding_window": 24, "attention_bias": true, "rope_scaling":
+                   {"rope_type": "yarn", "factor": 8, "original_max_position_embeddings": 64})"},
+      {"olmo3", R"("rope_theta": 7e5, "rope_parameters": {
+                   "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 7e5},
+                   "sliding_attention": {"rope_type": "default", "rope_theta": 7e5}})"},
+      {"exaone4", R"("sliding_window_pattern": "LLG", "layer_types":
+                     ["sliding_attention", "sliding_attention", "full_attention"])"},
+      {"exaone4", R"("sliding_window": null)"},
+      {"smollm3", R"("no_rope_layers": [0, 1, 0], "mlp_bias": true)"},
+      {"ministral", ""},
+      {"seed_oss", R"("attention_out_bias": true, "residual_dropout": 0.0)"},
+      {"hunyuan_v1_dense", R"("rope_scaling": {"type": "dynamic", "alpha": 10.0})"},
       {"gemma3_text", R"("sliding_window": 24, "query_pre_attn_scalar": 6, "rope_theta": 5e5,
                          "rope_local_base_freq": 500, "attention_bias": true,
                          "rope_scaling": {"rope_type": "linear", "factor": 8})"},
@@ -173,6 +201,17 @@ TEST(Families, NameWhatTheyDoNotCompute) {
           "rope_parameters": {"full_attention": {"rope_type": "default"}})",
        "both rope_scaling and rope_parameters are set"},
       {"gemma3_text", R"("rope_scaling": {"type": "linear", "factor": 2.0})", "name it rope_type"},
+      {"olmo3", R"("rope_theta": null)", "rope_theta is missing"},
+      {"olmo3", R"("rope_theta": 1e4)",
+       "rope_theta is 10000 for full_attention and 500000 for sliding_attention"},
+      {"exaone4", R"("sliding_window": null, "layer_types":
+          ["sliding_attention", "full_attention", "full_attention"])",
+       "model.layer_types has sliding_attention, but there is no window"},
+      {"smollm3", R"("no_rope_layers": [1, 1])",
+       "no_rope_layers has 2 layers, but num_hidden_layers is 3"},
+      {"smollm3", R"("no_rope_layers": [1, 2, 1])", "model.no_rope_layers has 2"},
+      {"smollm3", R"("use_sliding_window": true)", "use_sliding_window is true"},
+      {"llama", R"("rope_scaling": {"type": "dynamic", "alpha": 10.0})", "rope_type is 'dynamic'"},
       {"mixtral", R"("num_local_experts": 4, "num_experts_per_tok": 5)",
        "model.num_experts_per_tok is 5, but num_experts is 4"},
       {"mixtral", R"("output_router_logits": 1)", "output_router_logits: expected true or false"},
@@ -307,8 +346,11 @@ TEST(Families, UnknownOnesAreToldWhichAreKnown) {
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(),
                  "config.json: architectures is [\"PhiForCausalLM\"] and model_type missing; "
-                 "llamesh trains LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, "
-                 "Qwen3ForCausalLM, Olmo2ForCausalLM, Gemma3ForCausalLM, MixtralForCausalLM, "
+                 "llamesh trains LlamaForCausalLM, MistralForCausalLM, MinistralForCausalLM, "
+                 "Qwen2ForCausalLM, "
+                 "Qwen3ForCausalLM, Olmo2ForCausalLM, Olmo3ForCausalLM, Exaone4ForCausalLM, "
+                 "SmolLM3ForCausalLM, SeedOssForCausalLM, HunYuanDenseV1ForCausalLM, "
+                 "Gemma3ForCausalLM, MixtralForCausalLM, "
                  "Qwen3MoeForCausalLM, GPT2LMHeadModel");
   }
 }

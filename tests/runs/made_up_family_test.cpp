@@ -189,10 +189,12 @@ TEST_F(MadeUpFamily, IsUnknownToOthers) {
     family_named("lanter");
     ADD_FAILURE() << "an unknown family has been found";
   } catch (const Error& error) {
-    EXPECT_EQ(std::string(error.what()),
-              "model.family 'lanter' is unknown; known: llama, mistral, qwen2, qwen3, olmo2, "
-              "gemma3_text, "
-              "mixtral, qwen3_moe, gpt2, lantern");
+    EXPECT_EQ(
+        std::string(error.what()),
+        "model.family 'lanter' is unknown; known: llama, mistral, ministral, qwen2, qwen3, olmo2, "
+        "olmo3, exaone4, smollm3, seed_oss, hunyuan_v1_dense, "
+        "gemma3_text, "
+        "mixtral, qwen3_moe, gpt2, lantern");
   }
 }
 

@@ -132,6 +132,18 @@ void ConfigKeys::refuse_unknown(std::span<const std::string_view> harmless) cons
                        excerpt(fmt::format("{}", fmt::join(off, ", ")))));
 }
 
+double read_dropout(const ConfigKeys& json, std::span<const char* const> names, double otherwise) {
+  double dropout = 0;
+  for (const auto* name : names) dropout = std::max(dropout, json.number_from_0(name, otherwise));
+  return dropout;
+}
+
+void write_dropout(double dropout, std::span<const char* const> names, double otherwise,
+                   nlohmann::ordered_json& json) {
+  if (read_dropout(ConfigKeys(json, "config.json"), names, otherwise) == dropout) return;
+  for (const auto* name : names) json[name] = dropout;
+}
+
 namespace {
 
 void read_key(const ConfigKeys& json, const ModelKey<std::int64_t>& key, std::int64_t& value) {

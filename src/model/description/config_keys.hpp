@@ -75,6 +75,12 @@ class ConfigKeys {
   mutable std::set<std::string, std::less<>> known_;
 };
 
+/// Returns the highest dropout under `names`, which is `otherwise` where a key is absent.
+double read_dropout(const ConfigKeys& json, std::span<const char* const> names, double otherwise);
+/// Sets all `names` to the dropout, unless it is already the highest under them.
+void write_dropout(double dropout, std::span<const char* const> names, double otherwise,
+                   nlohmann::ordered_json& json);
+
 /// Reads those of `names` that config.json has by name (ModelKey::in_json). Absent keys leave the
 /// config as it is.
 void read_keys(const ConfigKeys& json, const KeyList& names, ModelConfig& config);

@@ -48,6 +48,12 @@ extern const Family mistral_family;    ///< Mistral 7B and its descendants
 extern const Family qwen2_family;      ///< Qwen 2 and 2.5
 extern const Family qwen3_family;      ///< Qwen 3, dense
 extern const Family olmo2_family;      ///< OLMo 2
+extern const Family olmo3_family;      ///< OLMo 3
+extern const Family exaone4_family;    ///< EXAONE 4.0
+extern const Family smollm3_family;    ///< SmolLM3
+extern const Family ministral_family;  ///< Ministral 8B
+extern const Family seed_oss_family;   ///< Seed-OSS
+extern const Family hunyuan_family;    ///< Hunyuan, dense
 extern const Family gemma3_family;     ///< Gemma 3, text
 extern const Family mixtral_family;    ///< Mixtral 8x7B and 8x22B
 extern const Family qwen3_moe_family;  ///< Qwen 3, sparse

@@ -39,16 +39,36 @@ void check_ranges(const ModelConfig& c) {
   });
 }
 
-/// Gives each layer its type, if the config has types.
+/// Repeats a list of values per layer until each layer has one.
+template <class T>
+void repeat_for_layers(const char* key, std::vector<T>& values, std::int64_t layers) {
+  const auto count = static_cast<std::size_t>(layers), given = values.size();
+  validate(given <= count, "model.{} has {} values, but the model has {} layers; remove {}", key,
+           given, count, given - count);
+  for (auto i = given; i < count; ++i) values.push_back(values[i - given]);
+}
+
 void resolve_layer_types(ModelConfig& c) {
-  const auto count = static_cast<std::size_t>(c.num_hidden_layers), given = c.layer_types.size();
-  if (given == 0) return;
-  validate(given <= count, "model.layer_types has {} types; the model has {} layers", given, count);
+  if (c.layer_types.empty())
+    c.layer_types.emplace_back(c.sliding_window > 0 ? sliding_attention : full_attention);
   for (const auto& type : c.layer_types)
     validate(type == sliding_attention || type == full_attention,
              "model.layer_types has '{}'; known: {}, {}", excerpt(type), sliding_attention,
              full_attention);
-  for (auto i = given; i < count; ++i) c.layer_types.push_back(c.layer_types[i - given]);
+  validate(c.sliding_window > 0 ||
+               std::ranges::find(c.layer_types, sliding_attention) == c.layer_types.end(),
+           "model.layer_types has {}, but there is no window; set model.sliding_window",
+           sliding_attention);
+  repeat_for_layers("layer_types", c.layer_types, c.num_hidden_layers);
+}
+
+void resolve_no_rope_layers(ModelConfig& c) {
+  if (c.no_rope_layers.empty()) c.no_rope_layers.push_back(1);
+  for (const auto rotates : c.no_rope_layers)
+    validate(rotates == 0 || rotates == 1,
+             "model.no_rope_layers has {}; write 1 for a layer with RoPE, 0 for one without",
+             rotates);
+  repeat_for_layers("no_rope_layers", c.no_rope_layers, c.num_hidden_layers);
 }
 
 /// Description of the keys that differ between two configs.
@@ -114,7 +134,8 @@ ModelConfig ModelConfig::resolved() const {
     validate(layer >= 0 && layer < num_hidden_layers,
              "model.mlp_only_layers has layer {}; the model has layers 0 to {}", layer,
              num_hidden_layers - 1);
-  resolve_layer_types(c);
+  if (known.keys.contains("layer_types")) resolve_layer_types(c);
+  if (known.keys.contains("no_rope_layers")) resolve_no_rope_layers(c);
   if (c.rope_scaling && c.rope_scaling->rope_type == RopeType::llama3) {
     auto& s = *c.rope_scaling;
     if (s.factor == 0) s.factor = 8;

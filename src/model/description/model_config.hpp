@@ -98,12 +98,15 @@ struct ModelConfig {
   std::int64_t sliding_window = 0;      ///< keys that a query sees at most, itself included; 0: all
   std::int64_t max_window_layers = 0;   ///< first layer with a sliding window
   /// Each layer's type, sliding_attention or full_attention; a shorter list repeats. Empty: by
-  /// max_window_layers.
+  /// max_window_layers, or all alike.
   std::vector<std::string> layer_types;
+  /// Whether each layer rotates queries and keys, 1 or 0; a shorter list repeats. Empty: all do.
+  std::vector<std::int64_t> no_rope_layers;
   bool tie_word_embeddings = false;
-  bool attention_bias = false;  ///< on q, k, v and o
-  bool mlp_bias = false;        ///< on gate, up and down
-  double dropout = 0;           ///< as a folder says; training refuses any other than 0
+  bool attention_bias = false;      ///< on q, k, v and o; on q, k and v if there is
+  bool attention_out_bias = false;  ///< the one on o
+  bool mlp_bias = false;            ///< on gate, up and down
+  double dropout = 0;               ///< as a folder says; training refuses any other than 0
   double initializer_range = 0.02;
   std::optional<Lora> lora;  ///< adapters; none in config.json
 
@@ -129,6 +132,10 @@ struct ModelConfig {
   /// Returns `sequence`, or the number of learned positions if that is smaller.
   std::int64_t within_positions(std::int64_t sequence) const {
     return max_position_embeddings == 0 ? sequence : std::min(sequence, max_position_embeddings);
+  }
+  /// Returns true unless no_rope_layers leaves the layer out.
+  bool rotates(std::size_t layer) const {
+    return no_rope_layers.empty() || no_rope_layers[layer % no_rope_layers.size()] != 0;
   }
   /// Returns a layer's sliding window; 0: none.
   std::int64_t window(std::size_t layer) const {
@@ -224,8 +231,10 @@ inline constexpr auto model_keys = [] {
       ModelKey{"max_window_layers", &C::max_window_layers, from_to(0, max_layers), allowed, special,
                later},
       ModelKey{"layer_types", &C::layer_types, any, allowed, special, later},
+      ModelKey{"no_rope_layers", &C::no_rope_layers, from_to(0, 1), meaning, special, later},
       ModelKey{"tie_word_embeddings", &C::tie_word_embeddings, any, reshapes, optional},
       ModelKey{"attention_bias", &C::attention_bias, any, reshapes, optional, later},
+      ModelKey{"attention_out_bias", &C::attention_out_bias, any, reshapes, optional, later},
       ModelKey{"mlp_bias", &C::mlp_bias, any, reshapes, optional, later},
       ModelKey{"dropout", &C::dropout, from_to(0, 1), allowed, special, later},
       ModelKey{"initializer_range", &C::initializer_range, above(0), allowed, optional}};

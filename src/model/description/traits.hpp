@@ -17,6 +17,7 @@ namespace llamesh::model {
 struct LayerNames {
   std::string_view attention = "self_attn";
   std::string_view q_proj = "q_proj", k_proj = "k_proj", v_proj = "v_proj", o_proj = "o_proj";
+  std::string_view q_norm = "q_norm", k_norm = "k_norm";
   std::string_view mlp = "mlp";
   std::string_view gate_proj = "gate_proj", up_proj = "up_proj", down_proj = "down_proj";
   /// With a router, the MLP is one of experts, whose stacked matrices have the names above.
@@ -37,9 +38,10 @@ struct Rope {
 struct LayerTraits {
   LayerNames names = {};
   ops::Activation activation = ops::Activation::swiglu;
-  std::int64_t window = 0;        ///< keys that a query sees at most, itself included; 0: all
-  std::optional<Rope> rope = {};  ///< without it, queries and keys are not rotated
-  float score_divisor = 0;        ///< of attention's scores; 0: the square root of head_dim
+  std::int64_t window = 0;           ///< keys that a query sees at most, itself included; 0: all
+  std::optional<Rope> rope = {};     ///< without it, queries and keys are not rotated
+  bool rotates_before_norm = false;  ///< whether q_norm and k_norm follow the rotation
+  float score_divisor = 0;           ///< of attention's scores; 0: the square root of head_dim
 };
 
 struct ModelTraits {

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "core/error.hpp"
 #include "core/text.hpp"
 #include "model/description/family.hpp"
@@ -29,16 +27,8 @@ void refuse_other_mathematics(const ConfigKeys& keys) {
   refuse("add_cross_attention", false);
 }
 
-double read_dropout(const ConfigKeys& keys) {
-  double dropout = 0;
-  for (const auto* key : {"resid_pdrop", "embd_pdrop", "attn_pdrop"}) {
-    const auto* value = keys.find(key);
-    validate(value == nullptr || value->is_number(), "{}: {}: expected a number, got {}",
-             keys.name(), key, keys.shown(key));
-    dropout = std::max(dropout, value ? value->get<double>() : 0.1);  // GPT2Config's default
-  }
-  return dropout;
-}
+constexpr const char* dropout_names[] = {"resid_pdrop", "embd_pdrop", "attn_pdrop"};
+constexpr double default_dropout = 0.1;  // GPT2Config's
 
 void read_gpt2_config(const ConfigKeys& keys, ModelConfig& c) {
   refuse_other_mathematics(keys);
@@ -55,7 +45,7 @@ void read_gpt2_config(const ConfigKeys& keys, ModelConfig& c) {
   c.layer_norm_epsilon = keys.number("layer_norm_epsilon", 1e-5);
   c.initializer_range = keys.number("initializer_range", 0.02);
   c.tie_word_embeddings = keys.flag("tie_word_embeddings", true);
-  c.dropout = read_dropout(keys);
+  c.dropout = read_dropout(keys, dropout_names, default_dropout);
 }
 
 void write_gpt2_config(const ModelConfig& c, nlohmann::ordered_json& json) {
@@ -72,8 +62,7 @@ void write_gpt2_config(const ModelConfig& c, nlohmann::ordered_json& json) {
                {"layer_norm_epsilon", c.layer_norm_epsilon},
                {"initializer_range", c.initializer_range},
                {"tie_word_embeddings", c.tie_word_embeddings}});
-  if (read_dropout(ConfigKeys(json, "config.json")) == c.dropout) return;  // the source's own keys
-  for (const auto* key : {"resid_pdrop", "embd_pdrop", "attn_pdrop"}) json[key] = c.dropout;
+  write_dropout(c.dropout, dropout_names, default_dropout, json);
 }
 
 constexpr KeyList gpt2_keys{"hidden_size",

@@ -28,12 +28,73 @@ constexpr LlamaVariant qwen3{.keys = {"attention_bias", "sliding_window", "max_w
                              .needs_head_dim = true,
                              .qk_norm = QkNorm::per_head};
 
-constexpr LlamaVariant olmo2{.keys = {"attention_bias"},
+constexpr LayerNames norms_after{.norm_before_attention = "",
+                                 .norm_after_attention = "post_attention_layernorm",
+                                 .norm_before_mlp = "",
+                                 .norm_after_mlp = "post_feedforward_layernorm"};
+
+constexpr LlamaVariant olmo2{
+    .keys = {"attention_bias"}, .qk_norm = QkNorm::projection, .names = norms_after};
+
+constexpr LlamaVariant olmo3{.keys = {"attention_bias", "sliding_window", "layer_types"},
+                             .sliding_window = 4096,
+                             .needs_rope_theta = true,
+                             .full_attention_every = 4,
+                             .window_rope = WindowRope::unscaled,
                              .qk_norm = QkNorm::projection,
-                             .names = {.norm_before_attention = "",
-                                       .norm_after_attention = "post_attention_layernorm",
-                                       .norm_before_mlp = "",
-                                       .norm_after_mlp = "post_feedforward_layernorm"}};
+                             .names = norms_after};
+
+constexpr LlamaVariant exaone4{.keys = {"sliding_window", "layer_types"},
+                               .sliding_window = 4096,
+                               .needs_num_key_value_heads = true,
+                               .full_attention_every = 4,
+                               .window_rope = WindowRope::only_windowed,
+                               .qk_norm = QkNorm::per_head,
+                               .names = norms_after};
+
+constexpr LlamaVariant smollm3{.keys = {"attention_bias", "mlp_bias", "no_rope_layers"},
+                               .set_defaults =
+                                   [](ModelConfig& c) {
+                                     c.rms_norm_eps = 1e-6;
+                                     c.tie_word_embeddings = true;
+                                     c.rope_theta = 2e6;
+                                   },
+                               .needs_num_key_value_heads = true};
+
+constexpr LlamaVariant ministral{.keys = {"sliding_window", "layer_types"},
+                                 .set_defaults = eps_1e_6,
+                                 .sliding_window = 4096,
+                                 .needs_num_key_value_heads = true,
+                                 .full_attention_every = 0};
+
+constexpr const char* seed_oss_dropouts[] = {"attention_dropout", "residual_dropout"};
+
+constexpr LlamaVariant seed_oss{
+    .keys = {"attention_bias", "attention_out_bias", "mlp_bias", "dropout"},
+    .set_defaults =
+        [](ModelConfig& c) {
+          c.rms_norm_eps = 1e-6;
+          c.attention_bias = true;
+        },
+    .needs_num_key_value_heads = true,
+    .needs_head_dim = true,
+    .o_bias = &ModelConfig::attention_out_bias,
+    .dropout_names = seed_oss_dropouts,
+    .default_dropout = 0.1};
+
+constexpr const char* hunyuan_unread[] = {
+    "attention_head_dim", "cla_share_factor", "dense_list",        "im_end_id",
+    "im_newline_id",      "im_start_id",      "image_token_id",    "mask_init_id",
+    "norm_type",          "num_experts",      "num_media_embeds",  "num_shared_expert",
+    "org_vocab_size",     "pad_id",           "pool_type",         "text_end_id",
+    "text_start_id",      "use_qk_norm",      "use_rotary_pos_emb"};
+
+constexpr LlamaVariant hunyuan{.keys = {"attention_bias"},
+                               .qk_norm = QkNorm::per_head,
+                               .rotates_before_norm = true,
+                               .stretches_rope = true,
+                               .unread_names = hunyuan_unread,
+                               .names = {.q_norm = "query_layernorm", .k_norm = "key_layernorm"}};
 
 constexpr LlamaVariant gemma3{.keys = {"attention_bias", "sliding_window", "layer_types",
                                        "rope_local_base_freq", "query_pre_attn_scalar"},
@@ -48,6 +109,7 @@ constexpr LlamaVariant gemma3{.keys = {"attention_bias", "sliding_window", "laye
                               .needs_num_key_value_heads = true,
                               .needs_head_dim = true,
                               .full_attention_every = 6,
+                              .window_rope = WindowRope::own_base,
                               .qk_norm = QkNorm::per_head,
                               .activation = ops::Activation::geglu,
                               .activation_name = {"hidden_activation", "gelu_pytorch_tanh"},
@@ -91,6 +153,12 @@ const Family mistral_family = llama_like<mistral>("mistral", "MistralForCausalLM
 const Family qwen2_family = llama_like<qwen2>("qwen2", "Qwen2ForCausalLM");
 const Family qwen3_family = llama_like<qwen3>("qwen3", "Qwen3ForCausalLM");
 const Family olmo2_family = llama_like<olmo2>("olmo2", "Olmo2ForCausalLM");
+const Family olmo3_family = llama_like<olmo3>("olmo3", "Olmo3ForCausalLM");
+const Family exaone4_family = llama_like<exaone4>("exaone4", "Exaone4ForCausalLM");
+const Family smollm3_family = llama_like<smollm3>("smollm3", "SmolLM3ForCausalLM");
+const Family ministral_family = llama_like<ministral>("ministral", "MinistralForCausalLM");
+const Family seed_oss_family = llama_like<seed_oss>("seed_oss", "SeedOssForCausalLM");
+const Family hunyuan_family = llama_like<hunyuan>("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM");
 const Family gemma3_family = llama_like<gemma3>("gemma3_text", "Gemma3ForCausalLM");
 const Family mixtral_family = llama_like<mixtral>("mixtral", "MixtralForCausalLM");
 const Family qwen3_moe_family = llama_like<qwen3_moe>("qwen3_moe", "Qwen3MoeForCausalLM");

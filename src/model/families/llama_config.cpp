@@ -20,6 +20,7 @@ void refuse_what_is_not_computed(const LlamaVariant& variant, const ConfigKeys& 
   const auto activation = keys.text(key);
   validate(activation.empty() || activation == computed, "{}: {} is '{}'; llamesh computes {}",
            keys.name(), key, excerpt(activation), computed);
+  if (variant.takes("dropout")) return;
   const auto* dropout = keys.find("attention_dropout");
   validate(dropout == nullptr || *dropout == 0, "{}: attention_dropout is {}; llamesh has none",
            keys.name(), keys.shown("attention_dropout"));
@@ -27,11 +28,14 @@ void refuse_what_is_not_computed(const LlamaVariant& variant, const ConfigKeys& 
 
 void read_layer_types(const LlamaVariant& variant, const ConfigKeys& keys, ModelConfig& c) {
   c.layer_types = keys.texts("layer_types");
-  const auto every = keys.size_or("sliding_window_pattern", variant.full_attention_every);
-  keys.ignore({"_sliding_window_pattern"});
-  if (c.layer_types.empty())
+  keys.ignore({"sliding_window_pattern", "_sliding_window_pattern"});
+  if (c.layer_types.empty()) {
+    const auto every = keys.size_or("sliding_window_pattern", variant.full_attention_every);
     for (std::int64_t i = 1; i <= c.num_hidden_layers; ++i)
-      c.layer_types.emplace_back(i % every == 0 ? full_attention : sliding_attention);
+      c.layer_types.emplace_back(c.sliding_window == 0 || (every > 0 && i % every == 0)
+                                     ? full_attention
+                                     : sliding_attention);
+  }
   validate(std::ssize(c.layer_types) == c.num_hidden_layers,
            "{}: layer_types has {} types, but num_hidden_layers is {}", keys.name(),
            c.layer_types.size(), c.num_hidden_layers);
@@ -65,6 +69,23 @@ void read_window(const LlamaVariant& variant, const ConfigKeys& keys, ModelConfi
     read_layer_types(variant, keys, c);
   else
     check_layer_types(keys, c);
+}
+
+void read_no_rope_layers(const ConfigKeys& keys, ModelConfig& c) {
+  c.no_rope_layers = keys.integers("no_rope_layers");
+  keys.ignore({"no_rope_layer_interval", "sliding_window"});  // unless the window is in use
+  validate(!keys.flag("use_sliding_window"),
+           "{}: use_sliding_window is true; llamesh computes the family {} without windows",
+           keys.name(), c.family);
+  if (c.no_rope_layers.empty()) {
+    const auto every = keys.size_or("no_rope_layer_interval", 4);
+    for (std::int64_t i = 1; i <= c.num_hidden_layers; ++i)
+      c.no_rope_layers.push_back(i % every == 0 ? 0 : 1);
+  }
+  validate(std::ssize(c.no_rope_layers) >= c.num_hidden_layers,
+           "{}: no_rope_layers has {} layers, but num_hidden_layers is {}", keys.name(),
+           c.no_rope_layers.size(), c.num_hidden_layers);
+  c.no_rope_layers.resize(static_cast<std::size_t>(c.num_hidden_layers));
 }
 
 void write_window(const LlamaVariant& variant, const ModelConfig& c, nlohmann::ordered_json& json) {
@@ -117,12 +138,16 @@ void check_experts(const ModelConfig& c) {
 
 void read_llama_config(const LlamaVariant& variant, const ConfigKeys& keys, ModelConfig& c) {
   refuse_what_is_not_computed(variant, keys);
+  for (const auto* name : variant.unread_names) keys.ignore({name});
   variant.set_defaults(c);
   read_keys(keys, llama_keys.with(variant.keys), c);
   c.num_key_value_heads = read_size(keys, "num_key_value_heads", variant.needs_num_key_value_heads);
   c.head_dim = read_size(keys, "head_dim", variant.needs_head_dim);
   if (variant.expert_count) read_experts(variant, keys, c);
   read_window(variant, keys, c);
+  if (variant.takes("no_rope_layers")) read_no_rope_layers(keys, c);
+  if (variant.takes("dropout"))
+    c.dropout = read_dropout(keys, variant.dropout_names, variant.default_dropout);
   read_rope(variant, keys, c);
 }
 
@@ -134,8 +159,11 @@ void write_llama_config(const LlamaVariant& variant, const ModelConfig& c,
   json["head_dim"] = c.head_dim;
   if (variant.expert_count) write_experts(variant, c, json);
   write_window(variant, c, json);
-  write_rope(c, json);
+  write_rope(variant, c, json);
   if (variant.takes("layer_types")) json["layer_types"] = c.layer_types;
+  if (variant.takes("no_rope_layers")) json["no_rope_layers"] = c.no_rope_layers;
+  if (variant.takes("dropout"))
+    write_dropout(c.dropout, variant.dropout_names, variant.default_dropout, json);
 }
 
 void check_llama_config(const LlamaVariant& variant, const ModelConfig& c) {

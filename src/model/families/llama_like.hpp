@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "model/description/config_keys.hpp"
@@ -10,8 +11,16 @@
 
 namespace llamesh::model {
 
-/// RMSNorm on queries and keys, before they are rotated.
+/// RMSNorm on queries and keys.
 enum class QkNorm { none, per_head, projection };
+
+/// How the RoPE of layers with a window differs from that of the others.
+enum class WindowRope {
+  same,
+  own_base,       ///< rope_local_base_freq, never scaled
+  unscaled,       ///< rope_theta, never scaled
+  only_windowed,  ///< if the model has windows, the layers without one do not rotate
+};
 
 /// Names in config.json for the number of experts.
 struct ExpertCountNames {
@@ -42,10 +51,21 @@ struct LlamaVariant {
   // Sizes for which transformers has a number of its own; here an absent key is an error.
   bool needs_num_key_value_heads = false;
   bool needs_head_dim = false;
-  /// If a folder lacks the family's layer_types, every n-th layer has full attention.
+  bool needs_rope_theta = false;
+  /// If a folder lacks the family's layer_types, every n-th layer has full attention; 0: none.
   std::int64_t full_attention_every = 1;
-  bool qkv_bias = false;  ///< always on q, k and v
+  WindowRope window_rope = WindowRope::same;
+  bool qkv_bias = false;                                     ///< always on q, k and v
+  bool ModelConfig::*o_bias = &ModelConfig::attention_bias;  ///< the key for the one on o
   QkNorm qk_norm = QkNorm::none;
+  bool rotates_before_norm = false;  ///< LayerTraits::rotates_before_norm
+  /// RoPE of type `dynamic` with an `alpha` stretches rope_theta by alpha^(E / (E - 2)).
+  bool stretches_rope = false;
+  /// The keys that the family's dropout has in config.json, and their default.
+  std::span<const char* const> dropout_names = {};
+  /// Further keys in the family's folders that transformers does not read.
+  std::span<const char* const> unread_names = {};
+  double default_dropout = 0;
   ops::Activation activation = ops::Activation::swiglu;
   ActivationName activation_name = {"hidden_act", "silu"};
   float norm_offset = 0;                              ///< ModelTraits::norm_offset
@@ -54,6 +74,10 @@ struct LlamaVariant {
   LayerNames names = {};
 
   constexpr bool takes(std::string_view key) const { return keys.contains(key); }
+  /// Returns true if transformers 5 has RoPE parameters for each type of layer.
+  constexpr bool has_rope_per_type() const {
+    return window_rope == WindowRope::own_base || window_rope == WindowRope::unscaled;
+  }
 };
 
 void read_llama_config(const LlamaVariant& variant, const ConfigKeys& keys, ModelConfig& config);
@@ -68,8 +92,10 @@ StateDict experts_state_dict(const ParameterTable& table);
 /// Reads the RoPE parameters: rope_parameters in transformers 5, or rope_theta and rope_scaling in
 /// older versions.
 void read_rope(const LlamaVariant& variant, const ConfigKeys& keys, ModelConfig& config);
-/// Adds rope_theta and rope_scaling, which every version of transformers reads.
-void write_rope(const ModelConfig& config, nlohmann::ordered_json& json);
+/// Adds rope_theta and rope_scaling, which every version of transformers reads, and rope_parameters
+/// where version 5 would read these otherwise.
+void write_rope(const LlamaVariant& variant, const ModelConfig& config,
+                nlohmann::ordered_json& json);
 /// Throws a user error if the parameters do not fit together.
 void check_rope(const ModelConfig& config);
 

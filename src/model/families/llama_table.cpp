@@ -9,14 +9,14 @@ namespace {
 
 void add_qk_norms(TableBuilder& add, ModuleId self_attn, const LlamaVariant& variant,
                   const ModelConfig& c, Blocks heads, Blocks kv_heads) {
-  const auto add_norm = [&](const char* name, Blocks blocks) {
+  const auto add_norm = [&](std::string_view name, Blocks blocks) {
     if (variant.qk_norm == QkNorm::per_head)
       add.norm(self_attn, name, c.head_dim, Role::per_head);
     else
       add.norm(self_attn, name, blocks.count * c.head_dim, Role::column, blocks);
   };
-  add_norm("q_norm", heads);
-  add_norm("k_norm", kv_heads);
+  add_norm(variant.names.q_norm, heads);
+  add_norm(variant.names.k_norm, kv_heads);
 }
 
 void add_attention(TableBuilder& add, ModuleId layer, const LlamaVariant& variant,
@@ -33,7 +33,7 @@ void add_attention(TableBuilder& add, ModuleId layer, const LlamaVariant& varian
   const auto o_proj = add.linear(self_attn, "o_proj", {c.hidden_size, q}, Role::row, heads);
   if (c.attention_bias || variant.qkv_bias)
     for (const auto& linear : {q_proj, k_proj, v_proj}) add.bias(linear);
-  if (c.attention_bias) add.bias(o_proj);
+  if (c.*variant.o_bias) add.bias(o_proj);
 }
 
 void add_mlp(TableBuilder& add, ModuleId layer, const ModelConfig& c) {
@@ -92,19 +92,38 @@ ParameterTable make_llama_table(const LlamaVariant& variant, const ModelConfig& 
   return add.table(embed_tokens, norm, lm_head);
 }
 
+namespace {
+
+std::optional<Rope> rope_of(const LlamaVariant& variant, const ModelConfig& c, std::size_t layer) {
+  if (!c.rotates(layer)) return std::nullopt;
+  const bool windowed = c.window(layer) > 0;
+  const Rope rope{.theta = c.rope_theta, .scaling = c.rope_scaling};
+  switch (variant.window_rope) {
+    case WindowRope::same:
+      return rope;
+    case WindowRope::own_base:
+      return windowed ? Rope{.theta = c.rope_local_base_freq} : rope;
+    case WindowRope::unscaled:
+      return windowed ? Rope{.theta = c.rope_theta} : rope;
+    case WindowRope::only_windowed:
+      return windowed || c.sliding_window == 0 ? std::optional(rope) : std::nullopt;
+  }
+  return rope;
+}
+
+}  // namespace
+
 ModelTraits llama_traits(const LlamaVariant& variant, const ModelConfig& c) {
   ModelTraits traits{.layers = {}, .norm_offset = variant.norm_offset};
   if (variant.scales_embedding)
     traits.embedding_scale = std::sqrt(static_cast<float>(c.hidden_size));
-  const bool has_local_rope = variant.takes("rope_local_base_freq");
   for (std::size_t i = 0; std::cmp_less(i, c.num_hidden_layers); ++i)
     traits.layers.push_back(
         {.names = variant.names,
          .activation = variant.activation,
          .window = c.window(i),
-         .rope = has_local_rope && c.window(i) > 0
-                     ? Rope{.theta = c.rope_local_base_freq}
-                     : Rope{.theta = c.rope_theta, .scaling = c.rope_scaling},
+         .rope = rope_of(variant, c, i),
+         .rotates_before_norm = variant.rotates_before_norm,
          .score_divisor = std::sqrt(static_cast<float>(c.query_pre_attn_scalar))});
   return traits;
 }

@@ -1,5 +1,6 @@
 #include "model/families/llama_like.hpp"
 
+#include <cmath>
 #include <optional>
 
 #include "core/error.hpp"
@@ -36,9 +37,14 @@ RopeScaling read_llama3(const ConfigKeys& rope) {
           .high_freq_factor = rope.number("high_freq_factor")};
 }
 
+/// Returns the type of a block; empty if it has none.
+std::string type_of(const ConfigKeys& rope) {
+  return rope.text(rope.has("rope_type") ? "rope_type" : "type");
+}
+
 std::optional<RopeScaling> read_scaling(const ConfigKeys& keys, const ConfigKeys& rope) {
   rope.ignore({"type", original_key});
-  const auto type = rope.text(rope.has("rope_type") ? "rope_type" : "type");
+  const auto type = type_of(rope);
   if (type.empty() || type == "default") return std::nullopt;
   if (type == "linear")
     return RopeScaling{.rope_type = RopeType::linear, .factor = rope.number("factor")};
@@ -63,66 +69,121 @@ void refuse_ambiguous_blocks(const ConfigKeys& keys, const ConfigKeys& rope) {
            "{}: type is set, but not rope_type; name it rope_type", rope.name());
 }
 
-}  // namespace
-
-void read_rope(const LlamaVariant& variant, const ConfigKeys& keys, ModelConfig& c) {
-  const auto check_whole_heads = [](const ConfigKeys& at) {
-    validate(at.number("partial_rotary_factor", 1) == 1,
-             "{}: partial_rotary_factor is {}; llamesh rotates whole heads", at.name(),
-             at.shown("partial_rotary_factor"));
-  };
-  keys.ignore({"rope_scaling", "rope_parameters", original_key});
-  check_whole_heads(keys);
-  c.rope_theta = keys.number("rope_theta", c.rope_theta);
-  // If there are both, every version of transformers takes rope_scaling as a whole.
-  const char* const key = has_block(keys, "rope_scaling") ? "rope_scaling" : "rope_parameters";
-  if (!has_block(keys, key)) return;
-  const auto read_block = [&](const ConfigKeys& rope, double& theta) {
-    check_whole_heads(rope);
-    theta = rope.number("rope_theta", theta);
-    auto scaling = read_scaling(keys, rope);
-    rope.refuse_unknown();
-    return scaling;
-  };
-  const auto rope = keys.object(key);
-  if (variant.takes("layer_types")) refuse_ambiguous_blocks(keys, rope);
-  if (!rope.has("full_attention")) {
-    c.rope_scaling = read_block(rope, c.rope_theta);
-    return;
-  }
-  c.rope_scaling = read_block(rope.object("full_attention"), c.rope_theta);
-  const bool scaled = rope.has("sliding_attention") &&
-                      read_block(rope.object("sliding_attention"), c.rope_local_base_freq);
-  validate(!scaled, "{}: sliding_attention is scaled; llamesh scales RoPE of full_attention only",
-           rope.name());
-  rope.refuse_unknown();
+void check_whole_heads(const ConfigKeys& at) {
+  validate(at.number("partial_rotary_factor", 1) == 1,
+           "{}: partial_rotary_factor is {}; llamesh rotates whole heads", at.name(),
+           at.shown("partial_rotary_factor"));
 }
 
-void write_rope(const ModelConfig& c, nlohmann::ordered_json& json) {
-  json["rope_theta"] = c.rope_theta;
-  if (!c.rope_scaling) return;
-  const auto& s = *c.rope_scaling;
-  auto& rope = json["rope_scaling"];
+/// Reads rope_scaling or rope_parameters, which may have a block for each type of layer.
+class RopeBlocks {
+ public:
+  RopeBlocks(const LlamaVariant& variant, const ConfigKeys& keys, ModelConfig& c)
+      : variant_(variant), keys_(keys), c_(c) {}
+
+  /// `window_theta`: of layers with a window.
+  void read(const char* key, double& window_theta) {
+    const auto rope = keys_.object(key);
+    if (variant_.has_rope_per_type()) refuse_ambiguous_blocks(keys_, rope);
+    if (!variant_.has_rope_per_type() || !rope.has("full_attention")) {
+      c_.rope_scaling = read_block(rope, c_.rope_theta);
+      return;
+    }
+    c_.rope_scaling = read_block(rope.object("full_attention"), c_.rope_theta);
+    const bool scaled =
+        rope.has("sliding_attention") && read_block(rope.object("sliding_attention"), window_theta);
+    validate(!scaled, "{}: sliding_attention is scaled; llamesh scales RoPE of full_attention only",
+             rope.name());
+    rope.refuse_unknown();
+  }
+
+ private:
+  std::optional<RopeScaling> read_block(const ConfigKeys& rope, double& theta) const {
+    check_whole_heads(rope);
+    theta = rope.number("rope_theta", theta);
+    if (variant_.stretches_rope && type_of(rope) == "dynamic" && rope.has("alpha")) {
+      theta *= stretch(rope);
+      return std::nullopt;
+    }
+    auto scaling = read_scaling(keys_, rope);
+    rope.refuse_unknown();
+    return scaling;
+  }
+
+  double stretch(const ConfigKeys& rope) const {
+    // transformers reads nothing else in such a block.
+    rope.ignore({"factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", original_key});
+    const auto dim = static_cast<double>(c_.head_dim > 0 ? c_.head_dim
+                                                         : c_.hidden_size / c_.num_attention_heads);
+    return std::pow(rope.number("alpha"), dim / (dim - 2));
+  }
+
+  const LlamaVariant& variant_;
+  const ConfigKeys& keys_;
+  ModelConfig& c_;
+};
+
+/// For layers with a window transformers 5 takes this base unless rope_parameters has another,
+/// whatever rope_theta is; version 4 takes rope_theta.
+constexpr double olmo3_window_theta = 5e5;
+
+nlohmann::ordered_json scaling_block(const RopeScaling& s) {
   switch (s.rope_type) {
     case RopeType::linear:
-      rope = {{"rope_type", "linear"}, {"factor", s.factor}};
-      break;
+      return {{"rope_type", "linear"}, {"factor", s.factor}};
     case RopeType::llama3:
-      rope = {{"rope_type", "llama3"},
+      return {{"rope_type", "llama3"},
               {"factor", s.factor},
               {"low_freq_factor", s.low_freq_factor},
               {"high_freq_factor", s.high_freq_factor},
               {"original_max_position_embeddings", s.original_max_position_embeddings}};
-      break;
     case RopeType::yarn:
-      rope = {{"rope_type", "yarn"},
-              {"factor", s.factor},
-              {"original_max_position_embeddings", s.original_max_position_embeddings},
-              {"beta_fast", s.beta_fast},
-              {"beta_slow", s.beta_slow},
-              {"truncate", s.truncate}};
-      if (s.attention_factor > 0) rope["attention_factor"] = s.attention_factor;
+      break;
   }
+  nlohmann::ordered_json yarn{
+      {"rope_type", "yarn"},
+      {"factor", s.factor},
+      {"original_max_position_embeddings", s.original_max_position_embeddings},
+      {"beta_fast", s.beta_fast},
+      {"beta_slow", s.beta_slow},
+      {"truncate", s.truncate}};
+  if (s.attention_factor > 0) yarn["attention_factor"] = s.attention_factor;
+  return yarn;
+}
+
+}  // namespace
+
+void read_rope(const LlamaVariant& variant, const ConfigKeys& keys, ModelConfig& c) {
+  keys.ignore({"rope_scaling", "rope_parameters", original_key});
+  check_whole_heads(keys);
+  validate(
+      !variant.needs_rope_theta || keys.has("rope_theta") || has_block(keys, "rope_parameters"),
+      "{}: rope_theta is missing", keys.name());
+  c.rope_theta = keys.number("rope_theta", c.rope_theta);
+  const bool unscaled = variant.window_rope == WindowRope::unscaled;
+  double window_theta = unscaled ? olmo3_window_theta : c.rope_local_base_freq;
+  // If there are both, every version of transformers takes rope_scaling as a whole.
+  const char* const key = has_block(keys, "rope_scaling") ? "rope_scaling" : "rope_parameters";
+  if (has_block(keys, key)) RopeBlocks(variant, keys, c).read(key, window_theta);
+  if (variant.window_rope == WindowRope::own_base) c.rope_local_base_freq = window_theta;
+  validate(
+      !unscaled || window_theta == c.rope_theta,
+      "{}: rope_theta is {} for full_attention and {} for sliding_attention, which must be equal; "
+      "set both in rope_parameters",
+      keys.name(), c.rope_theta, window_theta);
+}
+
+void write_rope(const LlamaVariant& variant, const ModelConfig& c, nlohmann::ordered_json& json) {
+  json["rope_theta"] = c.rope_theta;
+  const auto full = c.rope_scaling ? scaling_block(*c.rope_scaling)
+                                   : nlohmann::ordered_json{{"rope_type", "default"}};
+  if (variant.window_rope != WindowRope::unscaled || c.rope_theta == olmo3_window_theta) {
+    if (c.rope_scaling) json["rope_scaling"] = full;
+    return;
+  }
+  auto& types = json["rope_parameters"];
+  types = {{"full_attention", full}, {"sliding_attention", {{"rope_type", "default"}}}};
+  for (auto& block : types) block["rope_theta"] = c.rope_theta;
 }
 
 void check_rope(const ModelConfig& c) {

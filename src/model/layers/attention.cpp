@@ -19,6 +19,7 @@ Attention::Attention(const ModelConfig& config, const ParameterTable& table, Mod
     : window_(traits.window),
       score_divisor_(traits.score_divisor),
       rotates_(traits.rope),
+      rotates_before_norm_(traits.rope && traits.rotates_before_norm),
       index_(index) {
   const auto& names = traits.names;
   const auto attention = table.child(layer, names.attention);
@@ -27,8 +28,8 @@ Attention::Attention(const ModelConfig& config, const ParameterTable& table, Mod
           .k_proj = table.weight_module(attention, names.k_proj),
           .v_proj = table.weight_module(attention, names.v_proj),
           .o_proj = table.weight_module(attention, names.o_proj),
-          .q_norm = optional_norm(table, attention, "q_norm"),
-          .k_norm = optional_norm(table, attention, "k_norm")};
+          .q_norm = optional_norm(table, attention, names.q_norm),
+          .k_norm = optional_norm(table, attention, names.k_norm)};
   heads_ = {.q = table[ids_.q_proj.weight].shape[0] / config.head_dim,
             .kv = table[ids_.k_proj.weight].shape[0] / config.head_dim,
             .dim = config.head_dim};
@@ -121,10 +122,9 @@ KeysValues Attention::project(const BlockContext& ctx, const Tensor& x) {
     });
   }
   linear(ctx, {ids_.q_proj, ids_.k_proj, ids_.v_proj}, qkv, x);
-  if (ids_.q_norm)
-    normalize(ctx);
-  else if (rotates_)
+  if (rotates_ && (!ids_.q_norm || rotates_before_norm_))
     rotate(ctx, qkv.slice_cols(0, s.q.cols() + s.k.cols()), ops::Rotation::forward);
+  if (ids_.q_norm) normalize(ctx);
   return ctx.context.gather(mine, [] {});
 }
 
@@ -168,7 +168,7 @@ Tensor Attention::gathered_sums(const BlockContext& ctx, SumUp sum_up) const {
   return all;
 }
 
-/// normed_qk = rope(norm(q), norm(k)).
+/// normed_qk = rope(norm(q), norm(k)), or only the norms if they follow the rotation.
 void Attention::normalize(const BlockContext& ctx) {
   const Tensors& t = tensors_;
   const UnshardGuard q_guard(ctx.weights, ids_.q_norm->module, ctx.pass);
@@ -186,7 +186,7 @@ void Attention::normalize(const BlockContext& ctx) {
   }
   ops::rms_norm(ctx.stream, q);
   ops::rms_norm(ctx.stream, k);
-  if (rotates_) rotate(ctx, t.normed_qk, ops::Rotation::forward);
+  if (rotates_ && !rotates_before_norm_) rotate(ctx, t.normed_qk, ops::Rotation::forward);
 }
 
 /// Turns d.q and d.k from the gradients of the norms' outputs into those of their inputs.
@@ -214,9 +214,9 @@ void Attention::normalize_backward(const BlockContext& ctx, const Slices& d) {
   ops::rms_norm_backward(ctx.stream, k);
 }
 
-/// d_qkv = the gradients of queries, keys and values as they are compared, or before their rotation
-/// if they are not normalized; also the gradients of o_proj. The gather of the other ranks' keys
-/// and values overlaps with o_proj's backward pass, as does the reduction of their gradients.
+/// d_qkv = the gradients of queries, keys and values before the rotation, or as they are compared
+/// if norms follow it; also the gradients of o_proj. The gather of the other ranks' keys and values
+/// overlaps with o_proj's backward pass, as does the reduction of their gradients.
 void Attention::attend_backward(const BlockContext& ctx, const WholeAndMine& dy) {
   const Tensors& t = tensors_;
   const auto s = attended(), d = slices(t.d_qkv);
@@ -227,7 +227,8 @@ void Attention::attend_backward(const BlockContext& ctx, const WholeAndMine& dy)
   const auto all = recomputed_ ? *recomputed_ : ctx.context.gather({s.k, s.v}, input);
   recomputed_.reset();
   const auto d_all = ctx.context.gradients({d.k, d.v});
-  const bool fuses_rotation = rotates_ && ctx.context.size() == 1;
+  const bool unrotates = rotates_ && !rotates_before_norm_;
+  const bool fuses_rotation = unrotates && ctx.context.size() == 1;
   ops::attention_backward(ctx.stream, call(ctx, all),
                           {.dout = t.d_out,
                            .dq = d.q,
@@ -236,7 +237,7 @@ void Attention::attend_backward(const BlockContext& ctx, const WholeAndMine& dy)
                            .delta = t.d_softmax,
                            .cos_sin = fuses_rotation ? ctx.rope[index_] : Tensor()});
   ctx.context.reduce({d.k, d.v}, [&] { o_proj.weights(dy.whole, t.out); });
-  if (rotates_ && !fuses_rotation)
+  if (unrotates && !fuses_rotation)
     rotate(ctx, t.d_qkv.slice_cols(0, d.q.cols() + d.k.cols()), ops::Rotation::backward);
   if (ids_.o_proj.bias) bias_backward(ctx, *ids_.o_proj.bias, dy.mine);
 }
@@ -246,7 +247,10 @@ void Attention::backward(const BlockContext& ctx, Tensor x, Tensor dy) {
   const Tensor dy_whole = gathered(ctx.stream, ctx.tensor, dy);
   const auto x_whole = ctx.tensor.gather(x);
   attend_backward(ctx, {dy_whole, dy});
-  if (ids_.q_norm) normalize_backward(ctx, slices(tensors_.d_qkv));
+  const auto d = slices(tensors_.d_qkv);
+  if (ids_.q_norm) normalize_backward(ctx, d);
+  if (rotates_before_norm_)
+    rotate(ctx, tensors_.d_qkv.slice_cols(0, d.q.cols() + d.k.cols()), ops::Rotation::backward);
   gathered_linear_backward(ctx, {ids_.q_proj, ids_.k_proj, ids_.v_proj}, tensors_.d_qkv, x_whole);
 }
 

@@ -26,12 +26,12 @@ class Attention {
 
   struct Tensors {
     // Kept from the forward to the backward pass.
-    Tensor qkv;          ///< (M, (H + 2 K) E), q and k rotated unless they are normalized
+    Tensor qkv;          ///< (M, (H + 2 K) E), q and k rotated unless norms come first
     Tensor q_norm_rms;   ///< (M, H) or (M) fp32, 1 / root mean square; empty without q_norm
     Tensor k_norm_rms;   ///< (M, K) or (M) fp32
     Tensor out;          ///< (M, H E)
     Tensor log_sum_exp;  ///< (B, H, T) fp32
-    Tensor normed_qk;    ///< (M, (H + K) E), normalized and rotated; empty without q_norm
+    Tensor normed_qk;    ///< (M, (H + K) E), q and k as they are compared; empty without q_norm
     // Shared by all layers in turn.
     Tensor row_sums;   ///< (t, 2 M) fp32, if t ranks divide what is normalized
     Tensor d_out;      ///< (M, H E)
@@ -83,6 +83,7 @@ class Attention {
   std::int64_t window_;
   float score_divisor_;
   bool rotates_;
+  bool rotates_before_norm_;
   bool norms_projections_;  ///< q_norm and k_norm span all heads, of all tensor ranks
   std::size_t index_;
   Tensors tensors_;

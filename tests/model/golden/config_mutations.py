@@ -46,10 +46,20 @@ MODELS = {
     "mistral": ("mistral", SHAPE | {"sliding_window": 4}), "qwen2": ("qwen2", SHAPE), "qwen2 window": ("qwen2", SHAPE | WINDOW),
     "qwen3": ("qwen3", SHAPE | {"head_dim": 6} | WINDOW), "olmo2": ("olmo2", SHAPE), "gpt2": ("gpt2", GPT2),
     "gemma3": ("gemma3_text", SHAPE | {"head_dim": 6, "query_pre_attn_scalar": 9} | BY_TYPE),
+    "olmo3": ("olmo3", SHAPE | {"rope_parameters": {"full_attention": YARN | {"rope_theta": 5e5},
+                                                    "sliding_attention": {"rope_type": "default", "rope_theta": 5e5}},
+                                "sliding_window": 4, "layer_types": BY_TYPE["layer_types"]}),
+    "exaone4": ("exaone4", SHAPE | {"head_dim": 6, "sliding_window": 4, "layer_types": BY_TYPE["layer_types"]}),
+    "smollm3": ("smollm3", SHAPE | {"no_rope_layers": [1, 0, 1], "pad_token_id": None}),
+    "ministral": ("ministral", SHAPE | {"head_dim": 6, "sliding_window": 4, "layer_types": BY_TYPE["layer_types"]}),
+    "seed_oss": ("seed_oss", SHAPE | {"head_dim": 6, "attention_dropout": 0.0, "residual_dropout": 0.0}),
+    "hunyuan": ("hunyuan_v1_dense", SHAPE | {"head_dim": 6, "pad_token_id": None,
+                                             "rope_parameters": {"rope_type": "dynamic", "alpha": 50.0, "factor": 1.0,
+                                                                 "rope_theta": 500.0}}),
     "mixtral": ("mixtral", SHAPE | EXPERTS | {"num_local_experts": 4}),
     "qwen3_moe": ("qwen3_moe", SHAPE | OWN_SIZE | {"num_experts": 4, "mlp_only_layers": [1]}),
 }
-BEFORE_5 = ("llama yarn", "gemma3", "qwen3_moe")
+BEFORE_5 = ("llama yarn", "gemma3", "olmo3", "qwen3_moe")
 # Keys that files have, beside those that the family's own class writes.
 OTHER_KEYS = ("is_causal", "rope_theta", "rope_scaling", "original_max_position_embeddings", "partial_rotary_factor",
               "num_experts", "num_local_experts", "num_attention_heads", "num_hidden_layers", "hidden_size", "n_head",
@@ -59,12 +69,12 @@ OTHER_KEYS = ("is_causal", "rope_theta", "rope_scaling", "original_max_position_
               "layer_norm_epsilon", "rms_norm_eps", "decoder_sparse_step", "mlp_only_layers", "moe_intermediate_size",
               "router_aux_loss_coef", "output_router_logits", "router_jitter_noise", "scale_attn_weights",
               "quantization_config", "attention_dropout", "hidden_act", "hidden_activation", "query_pre_attn_scalar",
-              "rope_local_base_freq", "sliding_window_pattern", "use_bidirectional_attention", "attn_logit_softcapping")
+              "rope_local_base_freq", "sliding_window_pattern", "no_rope_layer_interval", "attention_out_bias", "residual_dropout", "use_bidirectional_attention", "attn_logit_softcapping")
 # Keys that mean nothing here, of which one stands for all (use_cache), and those that choose the family.
 ALIKE = ("architectures", "model_type", "transformers_version", "bos_token_id", "eos_token_id", "pad_token_id", "output_hidden_states",
          "output_attentions", "return_dict", "chunk_size_feed_forward", "problem_type", "is_encoder_decoder", "dtype",
          "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout")
-IN_ROPE = ("type", "mscale", "attention_factor", "beta_fast", "truncate", "partial_rotary_factor", "original_max_position_embeddings",
+IN_ROPE = ("type", "alpha", "mscale", "attention_factor", "beta_fast", "truncate", "partial_rotary_factor", "original_max_position_embeddings",
            "rope_theta", "mrope_section")
 MEANINGFUL = {
     "rope_type": ["default", "linear", "llama3", "yarn", "dynamic"], "type": ["default", "linear", "yarn"],
@@ -75,6 +85,8 @@ MEANINGFUL = {
     "hidden_activation": ["gelu_pytorch_tanh", "gelu", "silu"], "final_logit_softcapping": [30.0], "attn_logit_softcapping": [30.0],
     "hidden_act": ["silu", "gelu", "swish", "relu"], "activation_function": ["gelu_new", "gelu_pytorch_tanh", "gelu", "relu", "gelu_fast"],
     "mlp_only_layers": [[0], [1, 2], [7], [-1], [0, 1, 2]], "num_experts_per_tok": [1, 3, 4, 9], "head_dim": [4, 8, 7],
+    "no_rope_layers": [[1, 1, 1], [0, 0, 0], [1, 0], [1, 0, 2], [0, 1, 1, 1]], "no_rope_layer_interval": [2, 3],
+    "sliding_window_pattern": [2, "LG", "LLG"], "alpha": [1.0, 20.0],
     "per_layer_config": [{"1": {"head_dim": 8}}, {"0": {"sliding_window": 2}}],
     "quantization_config": [{"quant_method": "fp8"}], "original_max_position_embeddings": [8, 16, 32],
 }
@@ -85,7 +97,8 @@ def before_5(config):
     config = dict(config)
     rope = dict(config.pop("rope_parameters"))
     if "sliding_attention" in rope:
-        config["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+        if config["model_type"] == "gemma3_text":
+            config["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
         rope = dict(rope["full_attention"])
     config["rope_theta"] = rope.pop("rope_theta")
     config["rope_scaling"] = rope if rope["rope_type"] != "default" else None
@@ -143,7 +156,8 @@ def computed(config):
         return None
     with contextlib.redirect_stdout(io.StringIO()):
         cls = transformers.CONFIG_MAPPING[config["model_type"]]
-        parsed = cls.from_dict(json.loads(json.dumps(config)))
+        # Without a padding token: the default one of some classes is above these vocabularies.
+        parsed = cls.from_dict(json.loads(json.dumps(config)) | {"pad_token_id": None})
         parsed._attn_implementation = parsed._experts_implementation = "eager"  # these know float64
         model = transformers.AutoModelForCausalLM.from_config(parsed).double().eval()
     for name, weight in model.state_dict().items():
@@ -155,7 +169,7 @@ def computed(config):
     def number(key):
         return float(getattr(parsed, key, 0) or 0)
 
-    dropout = max(map(number, ("attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop")))
+    dropout = max(map(number, ("attention_dropout", "residual_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop")))
     others = [dropout, number("initializer_range"), number("router_jitter_noise")]
     return output.logits.flatten().tolist() + [float(output.loss)] + others
 

@@ -5,7 +5,7 @@
     VENV/bin/pip install 'transformers==4.45.2'      # "made_with" in NAME.json has the version of each
     VENV/bin/python tests/model/golden/make_golden.py [FOLDER [NAME...]]
 
-The families beside Llama need transformers 4.57.1 with a newer torch, from pip ("gemma3": 5.24.0). "muon" needs its
+The families beside Llama need transformers 4.57.1 with a newer torch, from pip ("gemma3" and those behind it: 5.24.0). "muon" needs its
 authors' code: a clone of github.com/KellerJordan/Muon in PYTHONPATH.
 
 For each tiny random model: NAME.json describes, NAME.bin holds everything as little-endian
@@ -195,6 +195,37 @@ MODELS = {
                "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
                "rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
                                    "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e6}}},
+    # OLMo 3: windows by layer_types, whose RoPE is not scaled.
+    "olmo3": {"model_type": "olmo3", "pad_token_id": None, "hidden_size": 24, "intermediate_size": 44,
+              "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 52, "num_hidden_layers": 3,
+              "sliding_window": 13, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+              "rope_theta": 500000.0, "rope_scaling": {"rope_type": "yarn", "factor": 8.0, "attention_factor": 1.25,
+                                                       "original_max_position_embeddings": 64}},
+    # EXAONE 4: only layers with a window rotate.
+    "exaone4": {"model_type": "exaone4", "hidden_size": 20, "intermediate_size": 36, "num_attention_heads": 6,
+                "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 54, "rope_theta": 1e6, "num_hidden_layers": 3,
+                "sliding_window": 13, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+                "tie_word_embeddings": True, "initializer_range": 0.16},
+    # SmolLM3: a layer without RoPE.
+    "smollm3": {"model_type": "smollm3", "pad_token_id": None, "hidden_size": 24, "intermediate_size": 44,
+                "num_attention_heads": 6, "num_key_value_heads": 2, "vocab_size": 54, "rope_theta": 2e6,
+                "num_hidden_layers": 3, "no_rope_layers": [1, 0, 1], "tie_word_embeddings": True, "attention_bias": True,
+                "initializer_range": 0.16},
+    # Ministral: windows by layer_types, one RoPE.
+    "ministral": {"model_type": "ministral", "hidden_size": 28, "intermediate_size": 44, "num_attention_heads": 4,
+                  "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 54, "rope_theta": 1e6,
+                  "tie_word_embeddings": False, "initializer_range": 0.16, "num_hidden_layers": 3, "sliding_window": 24,
+                  "layer_types": ["full_attention", "sliding_attention", "sliding_attention"]},
+    # Seed-OSS: biases on q, k and v only.
+    "seed_oss": {"model_type": "seed_oss", "pad_token_id": None, "hidden_size": 28, "intermediate_size": 44,
+                 "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 54,
+                 "rope_theta": 1e6, "tie_word_embeddings": False, "initializer_range": 0.16, "attention_dropout": 0.0,
+                 "residual_dropout": 0.0},
+    # Hunyuan: norms of q and k after their rotation, with a stretched base.
+    "hunyuan": {"model_type": "hunyuan_v1_dense", "pad_token_id": None, "hidden_size": 24, "intermediate_size": 44,
+                "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 54,
+                "tie_word_embeddings": True, "initializer_range": 0.16,
+                "rope_parameters": {"rope_type": "dynamic", "alpha": 50.0, "factor": 1.0, "rope_theta": 10000.0}},
 }
 # The lowest layer and parts of those above; parts of each layer above a trained embedding.
 FROZEN = {"frozen": ["model.embed_tokens.weight", "model.layers.0.*", "*.k_proj.*", "*.gate_proj.weight",
@@ -218,6 +249,7 @@ SHAPES |= {name: (2, 97) for name in ("mixtral", "qwen3_moe")}
 SHAPES |= {name: (2, 98) for name in ("mixtral_8", "qwen3_moe_8")}
 SHAPES |= {"gpt2_96": (2, 96), "mixtral_aux": (2, 33), "qwen3_moe_aux": (2, 12), "qwen3_moe_dense": (2, 18)}
 SHAPES |= {name: (2, 98) for name in ("qwen3", "olmo2", "qwen3_switches", "olmo2_switches", "gpt2_switches", "gemma3")}
+SHAPES |= {name: (2, 98) for name in ("olmo3", "exaone4", "smollm3", "ministral", "seed_oss", "hunyuan")}
 DOCUMENT_LENGTHS = {name: [[5, 1, 57, 2, 20], [70, 15]] for name in ("packed", "packed_mistral", "packed_gpt2")}
 DOCUMENT_LENGTHS["long_mistral"] = [[600, 1, 423], [1000, 24]]
 
