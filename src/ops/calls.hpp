@@ -9,60 +9,39 @@
 /// Members with a default may be omitted.
 namespace llamesh::ops {
 
-/// Arguments to rms_norm(). With G > 1 groups, x and y are (M, G D), inverse_rms is (M, G), and
-/// there are no delta and no row_sums.
-struct RmsNormCall {
-  Tensor x;            ///< (M, D) rows
-  Tensor delta = {};   ///< (M, D) rows; if given, sum is normalized instead of x
-  Tensor sum = {};     ///< (M, D) rows, overwritten by x + delta if there is a delta; may be `x`
-  Tensor w;            ///< (D)
-  float offset = 0;    ///< added to w
-  float eps;           ///< added to the mean of squares
-  Tensor y;            ///< (M, D) rows, overwritten
-  Tensor inverse_rms;  ///< (M) fp32, overwritten; kept for the backward pass
+/// Arguments to rms_norm() and layer_norm(). With G > 1 groups, which only rms_norm() takes, x and
+/// y are (M, G D), inverse is (M, G), and there are no delta and no row_sums.
+struct RowNormCall {
+  Tensor x;           ///< (M, D) rows
+  Tensor delta = {};  ///< (M, D) rows; if given, sum is normalized instead of x
+  Tensor sum = {};    ///< (M, D) rows, overwritten by x + delta if there is a delta; may be `x`
+  Tensor w;           ///< (D)
+  float offset = 0;   ///< added to w
+  Tensor b = {};      ///< (D), only for layer_norm(); empty: no bias
+  float eps;          ///< added to the mean of squares, or to the variance
+  Tensor y;           ///< (M, D) rows, overwritten
+  Tensor mean = {};   ///< (M) fp32, overwritten by layer_norm(); kept for the backward pass
+  Tensor inverse;  ///< (M) fp32, likewise, by both: 1 / sqrt(mean of squares, or variance, + eps)
   /// (t, M) rows, fp32: rms_norm_row_sums() results from t ranks, each with D columns of every row.
   Tensor row_sums = {};
 };
 
-/// Arguments to rms_norm_backward().
-struct RmsNormBackwardCall {
-  Tensor x;            ///< (M, D) rows: the tensor that was normalized, i.e. `sum` if there was a
-                       ///< delta
-  Tensor w;            ///< (D)
-  float offset = 0;    ///< added to w
-  Tensor inverse_rms;  ///< (M) fp32, from the forward pass
-  Tensor dy;           ///< (M, D) rows
-  Tensor dx;           ///< (M, D) rows; may be `dy`
+/// Arguments to rms_norm_backward() and layer_norm_backward().
+struct RowNormBackwardCall {
+  Tensor x;          ///< (M, D) rows: the tensor that was normalized, i.e. `sum` if there was a
+                     ///< delta
+  Tensor w;          ///< (D)
+  float offset = 0;  ///< added to w
+  Tensor mean = {};  ///< (M) fp32, from layer_norm()
+  Tensor inverse;    ///< (M) fp32, from the forward pass
+  Tensor dy;         ///< (M, D) rows
+  Tensor dx;         ///< (M, D) rows; may be `dy`
   Accumulate accumulate_dx;
   Tensor dw;  ///< (D), fp32 or bf16, independent of the other dtypes; empty: not wanted
   Accumulate accumulate_dw;
-  Tensor row_sums = {};  ///< rms_norm_backward_row_sums() results, as in RmsNormCall
-};
-
-/// Arguments to layer_norm().
-struct LayerNormCall {
-  Tensor x;            ///< (M, D) rows
-  Tensor delta = {};   ///< (M, D) rows; if given, sum is normalized instead of x
-  Tensor sum = {};     ///< (M, D) rows, overwritten by x + delta if there is a delta; may be `x`
-  Tensor w, b;         ///< (D)
-  float eps;           ///< added to the variance
-  Tensor y;            ///< (M, D) rows, overwritten
-  Tensor mean;         ///< (M) fp32, overwritten; kept for the backward pass
-  Tensor inverse_std;  ///< (M) fp32, likewise: 1 / sqrt(variance + eps)
-};
-
-/// Arguments to layer_norm_backward().
-struct LayerNormBackwardCall {
-  Tensor x;                  ///< (M, D) rows: the tensor that was normalized
-  Tensor w;                  ///< (D)
-  Tensor mean, inverse_std;  ///< (M) fp32, from the forward pass
-  Tensor dy;                 ///< (M, D) rows
-  Tensor dx;                 ///< (M, D) rows; may be `dy`
-  Accumulate accumulate_dx;
-  Tensor dw;  ///< (D), fp32 or bf16, independent of the other dtypes; empty: not wanted
-  Accumulate accumulate_dw;
-  Tensor db;  ///< like dw
-  Accumulate accumulate_db;
+  Tensor db = {};  ///< like dw, only for layer_norm_backward()
+  Accumulate accumulate_db = Accumulate::no;
+  Tensor row_sums = {};  ///< rms_norm_backward_row_sums() results, as in RowNormCall
 };
 
 /// Positions in its sequence of the n tokens in a row: two runs of neighbors, one in each half.

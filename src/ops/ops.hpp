@@ -56,13 +56,15 @@ extern const Kernel<void(Stream&, Tensor ids, Tensor document_starts,
                          const RowPositions& positions)>
     token_positions;
 
-// --- RMSNorm: y = x / sqrt(mean(x^2) + eps) * (w + offset) (Zhang & Sennrich 2019). ---
+// --- Norms of rows. RMSNorm: y = x / sqrt(mean(x^2) + eps) * (w + offset) (Zhang & Sennrich 2019).
+// LayerNorm: y = (x - mean(x)) / sqrt(variance(x) + eps) * (w + offset) + b (Ba et al. 2016). ---
 
-/// With a delta, first sum = x + delta, and y is the norm of sum. If w is shorter than a row, it
-/// divides the row into G groups (heads), and each is normalized by itself.
-extern const Kernel<void(Stream&, const RmsNormCall& call)> rms_norm;
-/// dx = or += the gradient with respect to x; dw likewise for w.
-extern const Kernel<void(Stream&, const RmsNormBackwardCall& call)> rms_norm_backward;
+/// With a delta, first sum = x + delta, and y is the norm of sum. If rms_norm()'s w is shorter than
+/// a row, it divides the row into G groups (heads), and each is normalized by itself.
+extern const Kernel<void(Stream&, const RowNormCall&call)> rms_norm, layer_norm;
+/// dx = or += the gradient with respect to x; dw and db likewise for w and b.
+extern const Kernel<void(Stream&, const RowNormBackwardCall&call)> rms_norm_backward,
+    layer_norm_backward;
 
 // --- RMSNorm with each row split among t ranks, D columns each: t D in all. The first kernel
 // computes partial row sums, the caller gathers them, and the second kernel takes them as row_sums
@@ -70,17 +72,10 @@ extern const Kernel<void(Stream&, const RmsNormBackwardCall& call)> rms_norm_bac
 
 /// sums (M) fp32 = sum over this rank's columns of x^2. With a delta, writes x + delta to `sum` and
 /// uses that instead; pass `sum` as x to rms_norm().
-extern const Kernel<void(Stream&, const RmsNormCall& call, Tensor sums)> rms_norm_row_sums;
+extern const Kernel<void(Stream&, const RowNormCall& call, Tensor sums)> rms_norm_row_sums;
 /// sums (M) fp32 = sum over this rank's columns of dy (w + offset) x / rms, per row.
-extern const Kernel<void(Stream&, const RmsNormBackwardCall& call, Tensor sums)>
+extern const Kernel<void(Stream&, const RowNormBackwardCall& call, Tensor sums)>
     rms_norm_backward_row_sums;
-
-// --- LayerNorm: y = (x - mean(x)) / sqrt(variance(x) + eps) * w + b (Ba et al. 2016). ---
-
-/// With a delta, first sum = x + delta, and y is the norm of sum.
-extern const Kernel<void(Stream&, const LayerNormCall& call)> layer_norm;
-/// dx = or += the gradient with respect to x; dw and db likewise for w and b.
-extern const Kernel<void(Stream&, const LayerNormBackwardCall& call)> layer_norm_backward;
 
 // --- Documents packed into rows of T tokens: rope and attention treat each document as a separate
 // row. document_starts (B, T) int32 holds, per token, the position where its document starts; so it
@@ -231,8 +226,8 @@ extern const Kernel<void(Stream&, Tensor squared, Tensor x, float a, float b, fl
     matrix_quadratic;
 
 /// Names the implementations that attention() and attention_backward() have used on this process's
-/// GPU so far, e.g. "cuDNN 9.19.0, backward built-in kernels by wgmma": others give other bits.
-/// Empty before the first call, and on CPUs.
+/// GPU so far, e.g. "cuDNN 9.19.0, backward built-in kernels by wgmma". Other
+/// implementations give other bits. Empty before the first call, and on CPUs.
 std::string used_attention();
 
 /// Returns the scratch in bytes that attention may allocate on this process's GPU beyond what plans

@@ -37,17 +37,17 @@ TEST_P(CudaLayers, Bias) {
 
 // --- RMSNorm ---
 
-/// Computes y and inverse_rms for the norm of x, or of x = x + delta, on both sides.
+/// Computes y and inverse for the norm of x, or of x = x + delta, on both sides.
 void norm(Twin& y, Twin& inverse, Twin& x, Twin& w, Twin* delta = nullptr) {
   const auto on = [&](Tensor (Twin::*side)()) {
-    return ops::RmsNormCall{.x = (x.*side)(),
+    return ops::RowNormCall{.x = (x.*side)(),
                             .delta = delta ? (delta->*side)() : Tensor(),
                             .sum = delta ? (x.*side)() : Tensor(),
                             .w = (w.*side)(),
                             .offset = 0.5F,
                             .eps = 1e-5F,
                             .y = (y.*side)(),
-                            .inverse_rms = (inverse.*side)()};
+                            .inverse = (inverse.*side)()};
   };
   ops::rms_norm(host_stream(), on(&Twin::host));
   ops::cuda::rms_norm(device_stream(), on(&Twin::device));
@@ -56,10 +56,10 @@ void norm(Twin& y, Twin& inverse, Twin& x, Twin& w, Twin* delta = nullptr) {
 void norm_backward(Twin& dx, Twin& dw, Accumulate accumulate, Twin& dy, Twin& x, Twin& inverse,
                    Twin& w) {
   const auto on = [&](Tensor (Twin::*side)()) {
-    return ops::RmsNormBackwardCall{.x = (x.*side)(),
+    return ops::RowNormBackwardCall{.x = (x.*side)(),
                                     .w = (w.*side)(),
                                     .offset = 0.5F,
-                                    .inverse_rms = (inverse.*side)(),
+                                    .inverse = (inverse.*side)(),
                                     .dy = (dy.*side)(),
                                     .dx = (dx.*side)(),
                                     .accumulate_dx = accumulate,
@@ -77,7 +77,7 @@ TEST_P(CudaLayers, RmsNorm) {
     Twin inverse(DType::f32, 1, rows);
     norm(y, inverse, x, w);
     y.expect_equal(near(), "y");
-    inverse.expect_equal(1e-5, "inverse_rms");
+    inverse.expect_equal(1e-5, "inverse");
     x.expect_equal(0.0, "x");
   }
 }
@@ -90,7 +90,7 @@ TEST_P(CudaLayers, RmsNormAddsTheResidualFirst) {
     norm(y, inverse, x, w, &delta);
     x.expect_equal(0.0, "sum, in place");
     y.expect_equal(near(), "y");
-    inverse.expect_equal(1e-5, "inverse_rms");
+    inverse.expect_equal(1e-5, "inverse");
   }
 }
 
@@ -106,12 +106,12 @@ TEST_P(CudaLayers, RmsNormOfColumns) {
     for (std::int64_t row = 0; row < 2 * rows; ++row)  // sums of squares
       all.set(row / rows, row % rows, 1.0 + static_cast<double>(row % 7));
     const auto forward = [&](Tensor (Twin::*side)()) {
-      return ops::RmsNormCall{.x = (x.*side)(),
+      return ops::RowNormCall{.x = (x.*side)(),
                               .w = (w.*side)(),
                               .offset = 0.5F,
                               .eps = 1e-5F,
                               .y = (y.*side)(),
-                              .inverse_rms = (inverse.*side)()};
+                              .inverse = (inverse.*side)()};
     };
     const auto added = [&](Tensor (Twin::*side)()) {
       auto call = forward(side);
@@ -132,10 +132,10 @@ TEST_P(CudaLayers, RmsNormOfColumns) {
     ops::cuda::rms_norm(device_stream(), normed(&Twin::device));
     y.expect_equal(near(), "y");
     const auto backward = [&](Tensor (Twin::*side)()) {
-      return ops::RmsNormBackwardCall{.x = (x.*side)(),
+      return ops::RowNormBackwardCall{.x = (x.*side)(),
                                       .w = (w.*side)(),
                                       .offset = 0.5F,
-                                      .inverse_rms = (inverse.*side)(),
+                                      .inverse = (inverse.*side)(),
                                       .dy = (dy.*side)(),
                                       .dx = (dx.*side)(),
                                       .accumulate_dx = Accumulate::no,

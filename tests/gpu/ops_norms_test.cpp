@@ -28,7 +28,7 @@ struct LayerNorm {
         b(dtype, 1, s.cols),
         y(dtype, s.rows, s.cols, s.place),
         mean(DType::f32, 1, s.rows),
-        inverse_std(DType::f32, 1, s.rows),
+        inverse(DType::f32, 1, s.rows),
         dy(dtype, s.rows, s.cols, s.place),
         dx(dtype, s.rows, s.cols, s.place),
         dw(DType::f32, 1, s.cols),
@@ -36,38 +36,42 @@ struct LayerNorm {
 
   void forward(bool adds) {
     const auto call = [&](Tensor (Twin::*side)()) {
-      return ops::LayerNormCall{.x = (x.*side)(),
-                                .delta = adds ? (delta.*side)() : Tensor(),
-                                .sum = adds ? (x.*side)() : Tensor(),
-                                .w = vector_of((w.*side)()),
-                                .b = vector_of((b.*side)()),
-                                .eps = 1e-5F,
-                                .y = (y.*side)(),
-                                .mean = (mean.*side)(),
-                                .inverse_std = (inverse_std.*side)()};
+      return ops::RowNormCall{.x = (x.*side)(),
+                              .delta = adds ? (delta.*side)() : Tensor(),
+                              .sum = adds ? (x.*side)() : Tensor(),
+                              .w = vector_of((w.*side)()),
+                              .offset = offset,
+                              .b = biased ? vector_of((b.*side)()) : Tensor(),
+                              .eps = 1e-5F,
+                              .y = (y.*side)(),
+                              .mean = (mean.*side)(),
+                              .inverse = (inverse.*side)()};
     };
     ops::layer_norm(host_stream(), call(&Twin::host));
     ops::cuda::layer_norm(device_stream(), call(&Twin::device));
   }
   void backward(Accumulate accumulate, Twin& to) {
     const auto call = [&](Tensor (Twin::*side)()) {
-      return ops::LayerNormBackwardCall{.x = (x.*side)(),
-                                        .w = vector_of((w.*side)()),
-                                        .mean = (mean.*side)(),
-                                        .inverse_std = (inverse_std.*side)(),
-                                        .dy = (dy.*side)(),
-                                        .dx = (to.*side)(),
-                                        .accumulate_dx = accumulate,
-                                        .dw = vector_of((dw.*side)()),
-                                        .accumulate_dw = accumulate,
-                                        .db = vector_of((db.*side)()),
-                                        .accumulate_db = accumulate};
+      return ops::RowNormBackwardCall{.x = (x.*side)(),
+                                      .w = vector_of((w.*side)()),
+                                      .offset = offset,
+                                      .mean = (mean.*side)(),
+                                      .inverse = (inverse.*side)(),
+                                      .dy = (dy.*side)(),
+                                      .dx = (to.*side)(),
+                                      .accumulate_dx = accumulate,
+                                      .dw = vector_of((dw.*side)()),
+                                      .accumulate_dw = accumulate,
+                                      .db = biased ? vector_of((db.*side)()) : Tensor(),
+                                      .accumulate_db = accumulate};
     };
     ops::layer_norm_backward(host_stream(), call(&Twin::host));
     ops::cuda::layer_norm_backward(device_stream(), call(&Twin::device));
   }
 
-  Twin x, delta, w, b, y, mean, inverse_std, dy, dx, dw, db;
+  bool biased = true;
+  float offset = 0;
+  Twin x, delta, w, b, y, mean, inverse, dy, dx, dw, db;
 };
 
 TEST_P(CudaNorms, LayerNorm) {
@@ -79,7 +83,7 @@ TEST_P(CudaNorms, LayerNorm) {
       n.x.expect_equal(0.0, "x or the sum in place");
       n.y.expect_equal(near(), "y");
       n.mean.expect_equal(1e-5, "mean", 1.0);
-      n.inverse_std.expect_equal(1e-5, "inverse_std");
+      n.inverse.expect_equal(1e-5, "inverse");
     }
 }
 
@@ -97,6 +101,19 @@ TEST_P(CudaNorms, LayerNormBackward) {
       n.backward(accumulate, n.dy);
       EXPECT_TRUE(n.dy.downloaded() == n.dx.downloaded()) << "in place";
     }
+}
+
+TEST_P(CudaNorms, LayerNormWithAnOffsetAndNoBias) {
+  for (const auto& sizes : {NormSizes{37, 50, {3, 0}}, NormSizes{70, 64, {8, 0}}}) {
+    LayerNorm n(dtype(), sizes);
+    n.biased = false;
+    n.offset = 1;
+    n.forward(false);
+    n.y.expect_equal(near(), "y");
+    n.backward(Accumulate::no, n.dx);
+    n.dx.expect_equal(2.0 * near(), "dx", 1.0);
+    n.dw.expect_equal(2e-4, "dw", 1.0);
+  }
 }
 
 // A mean far above the spread: see tests/ops/norms_test.cpp.
@@ -124,24 +141,24 @@ TEST_P(CudaNorms, RmsNormPerHead) {
     Twin dy(dtype(), rows, groups * cols, {gap, 0}), w(dtype(), 1, cols);
     Twin inverse(DType::f32, rows, groups), dw(DType::f32, 1, cols);
     const auto forward = [&](Tensor (Twin::*side)()) {
-      return ops::RmsNormCall{.x = (x.*side)(),
+      return ops::RowNormCall{.x = (x.*side)(),
                               .w = vector_of((w.*side)()),
                               .offset = 0.5F,
                               .eps = 1e-5F,
                               .y = (y.*side)(),
-                              .inverse_rms = (inverse.*side)()};
+                              .inverse = (inverse.*side)()};
     };
     ops::rms_norm(host_stream(), forward(&Twin::host));
     ops::cuda::rms_norm(device_stream(), forward(&Twin::device));
     y.expect_equal(near(), "y");
-    inverse.expect_equal(1e-5, "inverse_rms");
+    inverse.expect_equal(1e-5, "inverse");
     Twin dx(dtype(), rows, groups * cols, {gap, 0});
     const auto backward = [&](Twin& to, Accumulate accumulate) {
       const auto on = [&](Tensor (Twin::*side)()) {
-        return ops::RmsNormBackwardCall{.x = (x.*side)(),
+        return ops::RowNormBackwardCall{.x = (x.*side)(),
                                         .w = vector_of((w.*side)()),
                                         .offset = 0.5F,
-                                        .inverse_rms = (inverse.*side)(),
+                                        .inverse = (inverse.*side)(),
                                         .dy = (dy.*side)(),
                                         .dx = (to.*side)(),
                                         .accumulate_dx = accumulate,

@@ -50,7 +50,7 @@ reference::Numbers normed(const reference::Numbers& x, reference::Numbers w) {
   return reference::rms_norm(x, w, 1e-5);
 }
 
-/// Computes y and inverse_rms for the norm of x, or of x = x + delta.
+/// Computes y and inverse for the norm of x, or of x = x + delta.
 void norm(device::Stream& stream, const Matrix& y, const Matrix& inverse, const Matrix& x,
           const Matrix& w, const Tensor& delta = {}) {
   ops::rms_norm(stream, {.x = x,
@@ -60,7 +60,7 @@ void norm(device::Stream& stream, const Matrix& y, const Matrix& inverse, const 
                          .offset = offset,
                          .eps = 1e-5F,
                          .y = y,
-                         .inverse_rms = inverse});
+                         .inverse = inverse});
 }
 
 void norm_backward(device::Stream& stream, const Matrix& dx, const Matrix& dw,
@@ -69,7 +69,7 @@ void norm_backward(device::Stream& stream, const Matrix& dx, const Matrix& dw,
   ops::rms_norm_backward(stream, {.x = x,
                                   .w = w.view().reshape({w.view().cols()}),
                                   .offset = offset,
-                                  .inverse_rms = inverse,
+                                  .inverse = inverse,
                                   .dy = dy,
                                   .dx = dx,
                                   .accumulate_dx = accumulate,
@@ -141,18 +141,18 @@ TEST_P(Layers, RmsNormOfColumnsEqualsThatOfRows) {
       return part_of(w, p, parts).reshape({cols / parts});
     };
     const auto call = [&](std::int64_t p) {
-      return ops::RmsNormCall{.x = part_of(x, p, parts),
+      return ops::RowNormCall{.x = part_of(x, p, parts),
                               .w = weight(p),
                               .offset = offset,
                               .eps = 1e-5F,
                               .y = part_of(y, p, parts),
-                              .inverse_rms = inverse.view().reshape({rows})};
+                              .inverse = inverse.view().reshape({rows})};
     };
     const auto backward = [&](std::int64_t p) {
-      return ops::RmsNormBackwardCall{.x = part_of(x, p, parts),
+      return ops::RowNormBackwardCall{.x = part_of(x, p, parts),
                                       .w = weight(p),
                                       .offset = offset,
-                                      .inverse_rms = inverse.view().reshape({rows}),
+                                      .inverse = inverse.view().reshape({rows}),
                                       .dy = part_of(c, p, parts),
                                       .dx = part_of(dx, p, parts),
                                       .accumulate_dx = Accumulate::no,

@@ -23,7 +23,7 @@ struct LayerNorm {
         b(dtype, 1, cols),
         y(dtype, rows, cols, 2),
         mean(DType::f32, 1, rows),
-        inverse_std(DType::f32, 1, rows),
+        inverse(DType::f32, 1, rows),
         dy(dtype, rows, cols, 1),
         dx(dtype, rows, cols, 2),
         dw(gradients, 1, cols),
@@ -34,30 +34,34 @@ struct LayerNorm {
                                                .delta = delta,
                                                .sum = delta ? x.view() : Tensor(),
                                                .w = vector_of(w),
-                                               .b = vector_of(b),
+                                               .offset = offset,
+                                               .b = biased ? vector_of(b) : Tensor(),
                                                .eps = static_cast<float>(eps),
                                                .y = y,
                                                .mean = mean,
-                                               .inverse_std = inverse_std});
+                                               .inverse = inverse});
   }
   void backward(Accumulate accumulate, const Tensor& to) const {
     ops::layer_norm_backward(device::compute_stream(), {.x = x,
                                                         .w = vector_of(w),
+                                                        .offset = offset,
                                                         .mean = mean,
-                                                        .inverse_std = inverse_std,
+                                                        .inverse = inverse,
                                                         .dy = dy,
                                                         .dx = to,
                                                         .accumulate_dx = accumulate,
                                                         .dw = vector_of(dw),
                                                         .accumulate_dw = accumulate,
-                                                        .db = vector_of(db),
+                                                        .db = biased ? vector_of(db) : Tensor(),
                                                         .accumulate_db = accumulate});
   }
   reference::Numbers expected() const {
     return reference::layer_norm(x.numbers(), w.numbers(), b.numbers(), eps);
   }
 
-  Matrix x, w, b, y, mean, inverse_std, dy, dx, dw, db;
+  bool biased = true;
+  float offset = 0;
+  Matrix x, w, b, y, mean, inverse, dy, dx, dw, db;
 };
 
 TEST_P(Norms, LayerNormEqualsTheReference) {
@@ -122,6 +126,31 @@ TEST_P(Norms, LayerNormBackwardIsFiniteDifferences) {
     }
 }
 
+// As in Cohere's models (no bias) and Nemotron's (LayerNorm1p: 1 + w).
+TEST_P(Norms, LayerNormTakesAnOffsetAndNeedsNoBias) {
+  for (const bool biased : {false, true}) {
+    LayerNorm n(dtype(), 37, 18);
+    n.biased = biased;
+    n.offset = 1;
+    const auto x = n.x.numbers(), w = n.w.numbers(), c = n.dy.numbers(), old_db = n.db.numbers();
+    auto b = n.b.numbers();
+    if (!biased) std::ranges::fill(b, 0.0);
+    const auto normed = [&](const auto& of, auto scale) {
+      for (double& v : scale) v += 1;
+      return reference::layer_norm(of, scale, b, eps);
+    };
+    n.forward();
+    n.backward(Accumulate::no, n.dx);
+    expect_near(n.y.numbers(), normed(x, w), near(), "y");
+    using reference::numerical_gradient;
+    const auto of_x = [&](const auto& v) { return normed(v, w); };
+    const auto of_w = [&](const auto& v) { return normed(x, v); };
+    expect_near(n.dx.numbers(), numerical_gradient(of_x, x, c), near(), "dx");
+    expect_near(n.dw.numbers(), numerical_gradient(of_w, w, c), 1e-5, "dw");
+    EXPECT_EQ(n.db.numbers() == old_db, !biased);
+  }
+}
+
 TEST_P(Norms, LayerNormGradientsOfParametersAreOfAnyType) {
   for (const auto accumulate : {Accumulate::no, Accumulate::yes}) {
     const LayerNorm n(dtype(), 37, 50, DType::bf16);
@@ -165,23 +194,21 @@ struct HeadNorm {
       : x(dtype, rows, groups * cols, 5),
         w(dtype, 1, cols),
         y(dtype, rows, groups * cols, 3),
-        inverse_rms(DType::f32, rows, groups),
+        inverse(DType::f32, rows, groups),
         dy(dtype, rows, groups * cols, 4),
         dx(dtype, rows, groups * cols, 1),
         dw(DType::f32, 1, cols) {}
 
   void forward() const {
-    ops::rms_norm(device::compute_stream(), {.x = x,
-                                             .w = vector_of(w),
-                                             .eps = static_cast<float>(eps),
-                                             .y = y,
-                                             .inverse_rms = inverse_rms});
+    ops::rms_norm(
+        device::compute_stream(),
+        {.x = x, .w = vector_of(w), .eps = static_cast<float>(eps), .y = y, .inverse = inverse});
   }
   void backward(const Tensor& to, Accumulate accumulate = Accumulate::no,
                 const Tensor& row_sums = {}) const {
     ops::rms_norm_backward(device::compute_stream(), {.x = x,
                                                       .w = vector_of(w),
-                                                      .inverse_rms = inverse_rms,
+                                                      .inverse = inverse,
                                                       .dy = dy,
                                                       .dx = to,
                                                       .accumulate_dx = accumulate,
@@ -190,7 +217,7 @@ struct HeadNorm {
                                                       .row_sums = row_sums});
   }
 
-  Matrix x, w, y, inverse_rms, dy, dx, dw;
+  Matrix x, w, y, inverse, dy, dx, dw;
 };
 
 TEST_P(Norms, EveryHeadIsNormalizedByItself) {
@@ -228,14 +255,17 @@ TEST_P(Norms, GradientsOfHeadsAreAdded) {
 TEST_P(Norms, HeadsThatDoNotFitAreRefused) {
   const HeadNorm n(dtype(), 4, 3, 6);
   const Matrix weight(dtype(), 1, 5), row_sums(DType::f32, 2, 4);
-  const ops::RmsNormCall call{
-      .x = n.x, .w = vector_of(n.w), .eps = 1e-5F, .y = n.y, .inverse_rms = n.inverse_rms};
+  const ops::RowNormCall call{
+      .x = n.x, .w = vector_of(n.w), .eps = 1e-5F, .y = n.y, .inverse = n.inverse};
   auto misfit = call, with_delta = call, with_sums = call;
   misfit.w = vector_of(weight);
   with_delta.delta = n.dy;
   with_delta.sum = n.x;
   with_sums.row_sums = row_sums;
-  for (const auto& wrong : {misfit, with_delta, with_sums})
+  auto with_mean = call, with_bias = call;
+  with_mean.mean = n.inverse;
+  with_bias.b = vector_of(n.w);
+  for (const auto& wrong : {misfit, with_delta, with_sums, with_mean, with_bias})
     EXPECT_THROW(ops::rms_norm(stream, wrong), std::exception);
   EXPECT_THROW(n.backward(n.dx, Accumulate::no, row_sums), std::exception);
 }
@@ -253,7 +283,7 @@ TEST_P(Norms, RowSumsMayBeStrided) {
                            .w = vector_of(n.w),
                            .eps = 1e-5F,
                            .y = n.y,
-                           .inverse_rms = n.inverse_rms,
+                           .inverse = n.inverse,
                            .row_sums = row_sums});
     n.backward(n.dx, Accumulate::no, row_sums);
     return std::pair(n.y.numbers(), n.dx.numbers());

@@ -39,18 +39,14 @@ void norm_and_activation(const Shapes& s, DType dtype, double memory) {
   const RandomMatrix inverse(DType::f32, 1, M), dw(DType::f32, 1, D), table(DType::f32, T, E);
   const Tensor weight = Tensor(w).reshape({D});
   print_rate("rms_norm + residual", dtype, 4 * M * D * b, memory, [&] {
-    ops::rms_norm(stream, {.x = x,
-                           .delta = delta,
-                           .sum = x,
-                           .w = weight,
-                           .eps = 1e-5F,
-                           .y = y,
-                           .inverse_rms = inverse});
+    ops::rms_norm(
+        stream,
+        {.x = x, .delta = delta, .sum = x, .w = weight, .eps = 1e-5F, .y = y, .inverse = inverse});
   });
   print_rate("rms_norm backward", dtype, 3 * M * D * b, memory, [&] {
     ops::rms_norm_backward(stream, {.x = x,
                                     .w = weight,
-                                    .inverse_rms = inverse,
+                                    .inverse = inverse,
                                     .dy = y,
                                     .dx = delta,
                                     .accumulate_dx = Accumulate::no,
@@ -84,13 +80,13 @@ void other_norms_and_activations(const Shapes& s, DType dtype, double memory) {
                              .eps = 1e-5F,
                              .y = y,
                              .mean = mean,
-                             .inverse_std = inverse});
+                             .inverse = inverse});
   });
   print_rate("layer_norm backward", dtype, 3 * M * D * b, memory, [&] {
     ops::layer_norm_backward(stream, {.x = x,
                                       .w = weight,
                                       .mean = mean,
-                                      .inverse_std = inverse,
+                                      .inverse = inverse,
                                       .dy = y,
                                       .dx = delta,
                                       .accumulate_dx = Accumulate::no,
@@ -100,16 +96,16 @@ void other_norms_and_activations(const Shapes& s, DType dtype, double memory) {
                                       .accumulate_db = Accumulate::yes});
   });
   const auto E = s.attention.head_dim, heads = D / E;
-  const RandomMatrix inverse_rms(DType::f32, M, heads);
+  const RandomMatrix head_inverse(DType::f32, M, heads);
   const Tensor head_weight = weight.slice(0, E), head_gradient = gradient.slice(0, E);
   print_rate("rms_norm per head", dtype, 2 * M * D * b, memory, [&] {
     ops::rms_norm(stream,
-                  {.x = x, .w = head_weight, .eps = 1e-5F, .y = y, .inverse_rms = inverse_rms});
+                  {.x = x, .w = head_weight, .eps = 1e-5F, .y = y, .inverse = head_inverse});
   });
   print_rate("  backward", dtype, 3 * M * D * b, memory, [&] {
     ops::rms_norm_backward(stream, {.x = x,
                                     .w = head_weight,
-                                    .inverse_rms = inverse_rms,
+                                    .inverse = head_inverse,
                                     .dy = y,
                                     .dx = y,
                                     .accumulate_dx = Accumulate::no,

@@ -174,8 +174,8 @@ void Attention::normalize(const BlockContext& ctx) {
   const UnshardGuard q_guard(ctx.weights, ids_.q_norm->module, ctx.pass);
   const UnshardGuard k_guard(ctx.weights, ids_.k_norm->module, ctx.pass);
   const auto from = slices(t.qkv), to = attended();
-  auto q = rms_norm_call(ctx, *ids_.q_norm, from.q, to.q, t.q_norm_rms);
-  auto k = rms_norm_call(ctx, *ids_.k_norm, from.k, to.k, t.k_norm_rms);
+  auto q = norm_call(ctx, *ids_.q_norm, from.q, to.q, {t.q_norm_rms, {}});
+  auto k = norm_call(ctx, *ids_.k_norm, from.k, to.k, {t.k_norm_rms, {}});
   if (t.row_sums) {
     const Tensor sums = gathered_sums(ctx, [&](const Tensor& q_sums, const Tensor& k_sums) {
       ops::rms_norm_row_sums(ctx.stream, q, q_sums);
@@ -197,8 +197,8 @@ void Attention::normalize_backward(const BlockContext& ctx, const Slices& d) {
   const auto x = slices(t.qkv);
   const auto norm = [&](const Tensor& input, const WeightModule& by, const Tensor& rms,
                         const Tensor& gradient) {
-    return rms_norm_backward_call(ctx, by, {.x = input, .dy = gradient, .dx = gradient}, rms,
-                                  Accumulate::no);
+    return norm_backward_call(ctx, by, {.x = input, .dy = gradient, .dx = gradient}, {rms, {}},
+                              Accumulate::no);
   };
   auto q = norm(x.q, *ids_.q_norm, t.q_norm_rms, d.q);
   auto k = norm(x.k, *ids_.k_norm, t.k_norm_rms, d.k);

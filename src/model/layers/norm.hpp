@@ -9,14 +9,15 @@
 /// Norms of the residual stream and of heads.
 namespace llamesh::model {
 
-/// y = norm(in.x + in.delta) on rows of the residual stream: LayerNorm if the module has a bias,
-/// otherwise RMSNorm. If there is a delta, writes the sum to `sum`. The caller enters the module.
+/// y = norm(in.x + in.delta) on rows of the residual stream. If there is a delta, writes the sum to
+/// `sum`. The caller enters the module.
 void norm(const BlockContext& ctx, const WeightModule& norm, const Residual& in, Tensor sum,
           Tensor y, const NormStatistics& statistics);
 
-/// Returns the call that computes y = RMSNorm(x). The caller enters the module.
-ops::RmsNormCall rms_norm_call(const BlockContext& ctx, const WeightModule& norm, Tensor x,
-                               Tensor y, Tensor inverse_rms);
+/// Returns the call that computes y = norm(x): LayerNorm if the statistics have a mean, otherwise
+/// RMSNorm. The caller enters the module.
+ops::RowNormCall norm_call(const BlockContext& ctx, const WeightModule& norm, Tensor x, Tensor y,
+                           const NormStatistics& statistics);
 
 /// Tensors in a norm's backward pass, (M', D').
 struct NormGradients {
@@ -26,9 +27,10 @@ struct NormGradients {
 };
 
 /// Returns the call for its backward pass.
-ops::RmsNormBackwardCall rms_norm_backward_call(const BlockContext& ctx, const WeightModule& norm,
-                                                const NormGradients& gradients, Tensor inverse_rms,
-                                                Accumulate accumulate_dx);
+ops::RowNormBackwardCall norm_backward_call(const BlockContext& ctx, const WeightModule& norm,
+                                            const NormGradients& gradients,
+                                            const NormStatistics& statistics,
+                                            Accumulate accumulate_dx);
 
 /// dx = or += the gradient of the norm's input; also computes the gradients of its parameters.
 void norm_backward(const BlockContext& ctx, const WeightModule& norm,

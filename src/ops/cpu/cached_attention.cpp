@@ -72,8 +72,8 @@ void attend(Tensor out, Tensor q, Tensor keys, Tensor values, const AttentionSha
     mix(Rows<T>(out)[i] + first, scores, Rows<const T>(values).from(begin, kv_head * s.head_dim),
         scores + group * n, n, group, s.head_dim);
   };
-  // Batches several heads per task while the text is short: waking a team would take longer than
-  // the work.
+  // Batches several heads per task while the sequence is short: waking a team would take longer
+  // than the work.
   const auto count = s.sequence * s.kv_heads;
   const auto keys_of_all = past + s.sequence;
   const auto longest = s.window > 0 ? std::min(s.window, keys_of_all) : keys_of_all;

@@ -41,7 +41,7 @@ struct Token {
   }
 };
 
-/// Writes the most probable experts, in this order. Also with NaN they are different ones.
+/// Writes the most probable experts, the most probable first. They are distinct even with NaN.
 void choose(const Token& token) {
   for (std::size_t j = 0; j < token.experts.size(); ++j) {
     const auto taken = token.experts.first(j);
@@ -77,15 +77,15 @@ void check(const RouteCall& c) {
           c.experts.cols(), c.logits.cols());
 }
 
-/// Losses beside that of the weights: on a token's probabilities, (N) or null, and on the log of
+/// Gradients that auxiliary losses add: of a token's probabilities, (N) or null, and of the log of
 /// the sum of its exponentials.
 struct AddedGradients {
   const float* dprobabilities;
   float d_log_sum_exp;
 };
 
-/// The gradient of a token's probabilities is that of its experts' weights, and what is added.
-/// Writes that of its logits: p_e (dp_e - sum_f p_f dp_f + d_log_sum_exp).
+/// Writes the gradient of a token's logits: p_e (dp_e - sum_f p_f dp_f + d_log_sum_exp). dp is the
+/// gradient of its experts' weights plus the added gradients.
 template <class T>
 void backward(const Token& token, const float* dweights, const AddedGradients& more, bool normalize,
               T* dlogits) {
@@ -151,8 +151,7 @@ void route_backward(Stream& stream, const RouteCall& c, const RouteGradients& g)
   });
 }
 
-/// Runs on one thread, in order of the tokens and in double: the sums are exact but for a last
-/// rounding.
+/// Runs on one thread, in token order and in double, so the sums are exact up to a final rounding.
 void sum_routes(Stream& stream, const RouteCall& c, const RouteSums& s) {
   check(c);
   const auto count = c.logits.cols();

@@ -16,7 +16,8 @@
 namespace llamesh::ops::cpu {
 namespace {
 
-/// More than oneDNN maps for the code of a primitive: refused that, it crashes.
+/// An upper bound on the code that oneDNN maps for a primitive. If the mapping fails, oneDNN
+/// crashes.
 constexpr std::int64_t code_bytes = std::int64_t{32} << 20;
 
 dnnl::engine& engine() {
@@ -66,7 +67,7 @@ struct Operands {
   Matrix c, a, b;
 };
 
-/// Returns the matrices with this value for the size that differs from call to call, if one does.
+/// Returns the matrices with `size` in place of the ragged size, if there is one.
 Operands with_size(Operands operands, Ragged ragged, std::int64_t size) {
   auto& [c, a, b] = operands;
   if (ragged.size == Ragged::Size::m) c.rows = a.rows = size;
@@ -128,8 +129,8 @@ struct Space {
   std::int64_t library = 0, packed_b = 0;
 };
 
-/// A matmul with fixed shapes, but for a ragged size. Its argument objects are pointed at new data
-/// for each execution.
+/// A matmul whose shapes are fixed except for a ragged size. Each execution points its argument
+/// objects at new data.
 class Matmul {
  public:
   Matmul(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate, Packed packed)

@@ -2,8 +2,8 @@
 
 #include "ops/cuda/vectorized.cuh"
 
-/// Products of N experts in one launch, and which part of them a block computes. The host does not
-/// know how many rows an expert has: blocks read that on the device.
+/// Products of N experts in one launch, and the part of them that a block computes. The host does
+/// not know the number of rows per expert, so blocks read it on the device.
 namespace LLAMESH_OPS_CUDA {
 
 /// A matrix with elements `row` apart from row to row and `col` apart from column to column.
@@ -49,9 +49,8 @@ struct ExpertTile {
 /// cache.
 constexpr int band = 8;
 
-/// Numbers for tiles with `tile` rows, such that no expert needs to know how many tiles the others
-/// have: expert e has the numbers from first_number(e) to first_number(e + 1), at least as many as
-/// its rows need.
+/// Numbers tiles with `tile` rows without counting the other experts' tiles: expert e has the
+/// numbers from first_number(e) to first_number(e + 1), at least as many as its rows need.
 template <int tile>
 __device__ __forceinline__ int first_number(const std::int32_t* starts, int expert) {
   return starts[expert] / tile + expert;

@@ -17,9 +17,8 @@ set(LLAMESH_CUDA_KERNELS
     src/ops/cuda/embedding.cu
     src/ops/cuda/experts.cu
     src/ops/cuda/grouped_linear.cu
-    src/ops/cuda/layer_norm.cu
     src/ops/cuda/mma_grouped_linear.cu
     src/ops/cuda/optimizers.cu
-    src/ops/cuda/rms_norm.cu
-    src/ops/cuda/rope.cu)
+    src/ops/cuda/rope.cu
+    src/ops/cuda/row_norm.cu)
 list(TRANSFORM LLAMESH_CUDA_KERNELS PREPEND ${PROJECT_SOURCE_DIR}/)

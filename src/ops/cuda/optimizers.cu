@@ -24,8 +24,7 @@ struct Adamw {
   }
 };
 
-/// Blocks per multiprocessor that have room: 39 registers a thread allow no more. Others would be a
-/// second wave.
+/// Blocks that fit on a multiprocessor with 39 registers per thread. More would be a second wave.
 constexpr std::int64_t adamw_blocks = 6;
 
 template <int width, class Moment>

@@ -3,7 +3,7 @@
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/sort.hpp"
 
-// By itself, because cub takes long to compile.
+// In a file of its own, because cub takes long to compile.
 namespace llamesh::ops::cuda {
 
 void sort_pairs(Stream& stream, std::int32_t* keys, const std::int32_t* keys_in,

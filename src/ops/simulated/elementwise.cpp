@@ -8,6 +8,15 @@ double if_added(Accumulate accumulate, const Tensor& to) {
   return accumulate == Accumulate::yes ? bytes_of(to) : 0;
 }
 
+/// `name`: the kernel whose scratch it keeps.
+void norm_backward(Stream& stream, const char* name, const RowNormBackwardCall& c) {
+  keep_cpu_scratch(
+      name, cpu::norm_backward_scratch(c.inverse.numel(), c.w.numel() + (c.db ? c.db.numel() : 0)));
+  move(stream, bytes_of(c.x, c.w, c.mean, c.inverse, c.dy, c.dx, c.dw, c.db, c.row_sums) +
+                   if_added(c.accumulate_dx, c.dx) + if_added(c.accumulate_dw, c.dw) +
+                   if_added(c.accumulate_db, c.db));
+}
+
 }  // namespace
 
 void add_bias(Stream& stream, Tensor y, Tensor b) {
@@ -36,34 +45,28 @@ void embedding_backward(Stream& stream, Tensor dtable, Tensor dout, Tensor token
   move(stream, bytes_of(dout, tokens) + written);
 }
 
-void rms_norm(Stream& stream, const RmsNormCall& c) {
-  move(stream, bytes_of(c.x, c.delta, c.sum, c.w, c.y, c.inverse_rms, c.row_sums));
+void rms_norm(Stream& stream, const RowNormCall& c) {
+  move(stream, bytes_of(c.x, c.delta, c.sum, c.w, c.b, c.y, c.mean, c.inverse, c.row_sums));
 }
 
-void rms_norm_backward(Stream& stream, const RmsNormBackwardCall& c) {
-  keep_cpu_scratch("rms_norm_backward",
-                   cpu::norm_backward_scratch(c.inverse_rms.numel(), c.w.numel()));
-  move(stream, bytes_of(c.x, c.w, c.inverse_rms, c.dy, c.dx, c.dw, c.row_sums) +
-                   if_added(c.accumulate_dx, c.dx) + if_added(c.accumulate_dw, c.dw));
+void layer_norm(Stream& stream, const RowNormCall& c) {
+  rms_norm(stream, c);
 }
 
-void rms_norm_row_sums(Stream& stream, const RmsNormCall& c, Tensor sums) {
+void rms_norm_backward(Stream& stream, const RowNormBackwardCall& c) {
+  norm_backward(stream, "rms_norm_backward", c);
+}
+
+void layer_norm_backward(Stream& stream, const RowNormBackwardCall& c) {
+  norm_backward(stream, "layer_norm_backward", c);
+}
+
+void rms_norm_row_sums(Stream& stream, const RowNormCall& c, Tensor sums) {
   move(stream, bytes_of(c.x, c.delta, c.sum, sums));
 }
 
-void rms_norm_backward_row_sums(Stream& stream, const RmsNormBackwardCall& c, Tensor sums) {
-  move(stream, bytes_of(c.x, c.w, c.inverse_rms, c.dy, sums));
-}
-
-void layer_norm(Stream& stream, const LayerNormCall& c) {
-  move(stream, bytes_of(c.x, c.delta, c.sum, c.w, c.b, c.y, c.mean, c.inverse_std));
-}
-
-void layer_norm_backward(Stream& stream, const LayerNormBackwardCall& c) {
-  keep_cpu_scratch("layer_norm_backward", cpu::norm_backward_scratch(c.x.rows(), 2 * c.x.cols()));
-  move(stream, bytes_of(c.x, c.w, c.mean, c.inverse_std, c.dy, c.dx, c.dw, c.db) +
-                   if_added(c.accumulate_dx, c.dx) + if_added(c.accumulate_dw, c.dw) +
-                   if_added(c.accumulate_db, c.db));
+void rms_norm_backward_row_sums(Stream& stream, const RowNormBackwardCall& c, Tensor sums) {
+  move(stream, bytes_of(c.x, c.w, c.inverse, c.dy, sums));
 }
 
 void rope(Stream& stream, Tensor x, Tensor cos_sin, Tensor document_starts,

@@ -67,8 +67,8 @@ void rope_backward(Stream& stream, const AttentionCall& c, const AttentionGradie
 /// `none`: not called yet.
 enum class Implementation : std::uint8_t { none, cudnn, wgmma, mma, plain };
 
-/// By the last call of each pass, from the thread that owns the compute stream. A run's calls have
-/// one shape, but for its evaluations.
+/// Used by the last call of each pass, from the thread that owns the compute stream. All calls in
+/// a run have one shape, except those for evaluations.
 struct {
   Implementation forward = Implementation::none, backward = Implementation::none;
 } used;

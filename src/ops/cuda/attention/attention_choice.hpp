@@ -28,9 +28,9 @@ struct AttentionChoices {
 /// Parses "cudnn", "builtin" or "mma" for both passes, or a pair such as "cudnn/builtin" for
 /// forward and backward. Null means automatic; anything else is a user error.
 AttentionChoices attention_choices(const char* text);
-/// Returns true if cuDNN is to be asked for a pass. `by_wgmma`: the built-in kernels for Hopper
-/// take it. By default the backward pass is then theirs, because cuDNN's deterministic one writes
-/// the gradient of all scores to memory there. Which is faster has not been measured.
+/// Returns true if cuDNN should be tried for a pass. `by_wgmma`: the built-in kernels for Hopper
+/// take it. By default they then compute the backward pass, because cuDNN's deterministic one
+/// writes the gradient of all scores to memory there (measured: docs/gpu-results.md).
 bool tries_cudnn(AttentionPass pass, AttentionChoice choice, bool by_wgmma);
 // See ops/ops.hpp.
 std::string used_attention();
