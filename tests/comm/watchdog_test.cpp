@@ -10,8 +10,6 @@
 #include <thread>
 
 #include "comm/calls/flight_record.hpp"
-#include "comm/calls/in_collective.hpp"
-#include "comm/calls/queued_collectives.hpp"
 #include "comm/diagnosis/hang_diagnosis.hpp"
 #include "comm/diagnosis/host_survey.hpp"
 #include "comm/mesh/device_mesh.hpp"
@@ -172,19 +170,20 @@ TEST_F(SilentRank, IsNotTakenForACutLink) {
 }
 
 TEST(CollectivesInProgress, AreInTheOrderOfTheirCalls) {
-  const auto before = collectives_entered(world().members()->id);
+  const auto& recorder = FlightRecorder::instance();
+  const auto before = recorder.entered(world().members()->id);
   const InCollective first(world().members(), "all-gather", "layers.3");
   {
     const InCollective second(world().members(), "barrier", "");
-    const auto open = collectives_in_progress();
+    const auto open = recorder.in_progress();
     ASSERT_EQ(open.size(), 2U);
     EXPECT_EQ(title(open[0].call), "all-gather of layers.3 along world");
     EXPECT_EQ(open[0].call.number, before + 1);
     EXPECT_EQ(title(open[1].call), "barrier along world");
     EXPECT_EQ(open[1].call.number, before + 2);
   }
-  EXPECT_EQ(collectives_in_progress().size(), 1U);
-  EXPECT_EQ(collectives_entered(world().members()->id), before + 2);
+  EXPECT_EQ(recorder.in_progress().size(), 1U);
+  EXPECT_EQ(recorder.entered(world().members()->id), before + 2);
 }
 
 TEST(PartOf, IsTheMajorityOrAtATieTheSideWithRank0) {
@@ -561,12 +560,10 @@ TEST_F(LateRank, IsNamedIfOnlyItsGpuHasNotCome) {
           world(), [&](const Diagnosis& verdict) { alarm.set_value(verdict); }, limits);
     if (watchdog) watchdog->begin(Activity::training, 21, never);
     if (late) stream.run([&] { kernel_ends.get_future().wait(); });
-    auto& queued = QueuedCollectives::instance();
+    auto& recorder = FlightRecorder::instance();
     const auto call = CollectiveCall::of("all-gather", "layers.3", "bf16", 4096);
-    const auto ticket = FlightRecorder::instance().asked(*members, call);
-    const auto number = queued.begin(members, call, ticket, stream.record());
-    stream.run([&] { collective_ends.get_future().wait(); });
-    queued.end(members->id, number, stream.record());
+    recorder.queue(recorder.ask(members, call), stream,
+                   [&] { stream.run([&] { collective_ends.get_future().wait(); }); });
     if (late)
       by_hand->answer({Activity::training, 21, 61, 60, test::always_silent});
     else
@@ -575,7 +572,7 @@ TEST_F(LateRank, IsNamedIfOnlyItsGpuHasNotCome) {
     kernel_ends.set_value();
     collective_ends.set_value();
     stream.record().wait();
-    queued.poll();
+    recorder.poll_queued();
   }
   if (late) return;
   const auto verdict = reported.get();

@@ -68,12 +68,13 @@ void HangDiagnosis::poll(const RankStatus& mine) {
 }
 
 HangDiagnosis::Answer HangDiagnosis::answer(int source, const Question& question) const {
-  const auto open = collectives_in_progress();
-  const auto same = std::ranges::find_if(open, [&](const CollectiveInProgress& one) {
+  const auto& recorder = FlightRecorder::instance();
+  const auto open = recorder.in_progress();
+  const auto same = std::ranges::find_if(open, [&](const RecordedCollective& one) {
     return one.call.group == question.members && one.call.number == question.collective;
   });
   const bool differs = same != open.end() && name_hash(title(same->call)) != question.what;
-  Answer answer{.has_come = collectives_entered(question.members) >= question.collective,
+  Answer answer{.has_come = recorder.entered(question.members) >= question.collective,
                 .differs = differs,
                 .awaits_late = knows_of_late(question, source),
                 .in_collective = !open.empty(),
@@ -101,7 +102,7 @@ void HangDiagnosis::take(int source, const Answer& answer) {
 /// Keeps one inquiry for each collective in which this rank is stuck.
 void HangDiagnosis::inquire() {
   std::vector<Inquiry> inquiries;
-  for (auto& open : collectives_in_progress()) {
+  for (auto& open : FlightRecorder::instance().in_progress()) {
     if (open.members->ranks.size() == 1 || now_ - open.since < limits_.in_a_collective) continue;
     const auto known = std::ranges::find_if(inquiries_, [&](const Inquiry& inquiry) {
       return inquiry.collective.call.group == open.call.group &&

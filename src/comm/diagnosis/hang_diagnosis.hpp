@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/calls/in_collective.hpp"
+#include "comm/calls/flight_record.hpp"
 #include "comm/diagnosis/questions.hpp"
 #include "comm/diagnosis/watchdog.hpp"
 #include "comm/mpi/communicator.hpp"
@@ -100,7 +100,7 @@ class HangDiagnosis {
     std::optional<Answer> answer;
   };
   struct Inquiry {
-    CollectiveInProgress collective;
+    RecordedCollective collective;
     std::vector<int> to_ask;
     bool is_leader = false;  ///< this rank is its host's leader
     std::map<int, Asked> asked = {};

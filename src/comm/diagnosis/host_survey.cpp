@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "comm/calls/in_collective.hpp"
+#include "comm/calls/flight_record.hpp"
 #include "core/clock.hpp"
 
 namespace llamesh::comm {
@@ -14,7 +14,7 @@ constexpr int survey_tag = 3;  // 0: heartbeats, 1 and 2: hang diagnosis
 
 /// Names the collective in which this rank waits for `rank`.
 void set_waiting_for(int rank, Diagnosis& verdict) {
-  for (const auto& open : collectives_in_progress())
+  for (const auto& open : FlightRecorder::instance().in_progress())
     if (std::ranges::count(open.members->ranks, rank) > 0) return set_waiting(verdict, open);
 }
 

@@ -15,7 +15,6 @@
 #include <thread>
 
 #include "comm/calls/flight_record.hpp"
-#include "comm/calls/queued_collectives.hpp"
 #include "comm/diagnosis/hang_diagnosis.hpp"
 #include "comm/diagnosis/host_survey.hpp"
 #include "comm/mpi/mpi.hpp"
@@ -66,7 +65,7 @@ std::string describe(Activity activity, std::int64_t step) {
   return "unknown work";
 }
 
-void set_waiting(Diagnosis& verdict, const CollectiveInProgress& collective) {
+void set_waiting(Diagnosis& verdict, const RecordedCollective& collective) {
   verdict.axis = collective.members->name;
   verdict.collective = collective.call.kind.data();
   verdict.unit = collective.call.subject.data();
@@ -132,7 +131,8 @@ struct Watchdog::Watch {
       FlightRecorder::instance().tick();
       send_heartbeat();
       receive_heartbeats();
-      QueuedCollectives::instance().poll();  // last: a driver that hangs must not silence this rank
+      FlightRecorder::instance()
+          .poll_queued();  // last: a driver that hangs must not silence this rank
       hang_diagnosis.poll(status());
       survey.poll(silent_for() > 3 * limits.interval ? std::optional(previous) : std::nullopt);
       const auto verdict = find_hang();
@@ -277,7 +277,7 @@ struct Watchdog::Watch {
   }
 
   Diagnosis stuck(const HangDiagnosis::RankStatus& mine) {
-    const auto open = collectives_in_progress();
+    const auto open = FlightRecorder::instance().in_progress();
     const auto doing_now = describe(mine.activity, mine.step) +
                            (open.empty() ? "" : ", in the " + title(open.front().call));
     Diagnosis verdict{fmt::format("{} has been {} for {:.0f} s and makes no progress",

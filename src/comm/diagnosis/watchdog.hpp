@@ -50,10 +50,10 @@ struct Diagnosis {
   bool of_minority = false;
 };
 
-struct CollectiveInProgress;
+struct RecordedCollective;
 
 /// Sets the collective and the members that wait in it, except the ranks at fault.
-void set_waiting(Diagnosis& verdict, const CollectiveInProgress& collective);
+void set_waiting(Diagnosis& verdict, const RecordedCollective& collective);
 
 /// Detector for a rank without progress: stopped, on a node that froze or lost the network, or
 /// waiting for something that never happens. A thread on each rank sends a heartbeat to the next
