@@ -246,7 +246,7 @@ TEST(RanksInDifferentCollectives, AreNamedByTheDiagnosis) {
   const int other = world().size() / 2;
   const bool differs = world().rank() == other;
   const auto expected = world().size() > 2 ? std::vector{other} : std::vector{0, 1};
-  Diagnosis verdict;
+  Diagnosis diagnosis;
   {
     test::DiagnosisByHand hand(400ms);
     const auto both = world().duplicate();  // like all ranks, another thread is in one of these
@@ -254,22 +254,22 @@ TEST(RanksInDifferentCollectives, AreNamedByTheDiagnosis) {
     const InCollective in(world().members(), differs ? "all-gather" : "reduce-scatter",
                           differs ? "layers.2" : "layers.1");
     hand.arrival.poll_until([&] {
-      if (verdict.ranks == expected) return true;
+      if (diagnosis.ranks == expected) return true;
       hand.diagnosis.poll({Activity::training, 14, 1, 600, test::always_silent});
       // Rank 0 blames both until enough ranks have answered.
-      if (auto now = hand.diagnosis.verdict(); now && world().rank() == 0) verdict = *now;
+      if (auto now = hand.diagnosis.diagnose(); now && world().rank() == 0) diagnosis = *now;
       return world().rank() != 0;
     });
   }
   if (world().rank() != 0) return;
-  EXPECT_EQ(verdict.kind, "order");
-  EXPECT_EQ(verdict.ranks, expected);
-  EXPECT_EQ(verdict.axis, "world");
-  EXPECT_EQ(verdict.step, 14);
+  EXPECT_EQ(diagnosis.kind, "order");
+  EXPECT_EQ(diagnosis.ranks, expected);
+  EXPECT_EQ(diagnosis.axis, "world");
+  EXPECT_EQ(diagnosis.step, 14);
   for (const auto* part : {"in the reduce-scatter of layers.1 along world",
                            "in the all-gather of layers.2 along world",
                            "they have been asked for different collectives (number "})
-    EXPECT_NE(verdict.line.find(part), std::string::npos) << verdict.line;
+    EXPECT_NE(diagnosis.line.find(part), std::string::npos) << diagnosis.line;
 }
 
 }  // namespace

@@ -55,9 +55,10 @@ class QueuedCollectivesTest : public testing::Test {
     return titles;
   }
   static FlightEntry entry(const std::filesystem::path& file, std::int64_t ticket) {
-    FlightImage image;
-    std::ifstream(file, std::ios::binary).read(reinterpret_cast<char*>(&image), sizeof(image));
-    return image.records[static_cast<std::size_t>(ticket) % FlightImage::max_records];
+    FlightSnapshot snapshot;
+    std::ifstream(file, std::ios::binary)
+        .read(reinterpret_cast<char*>(&snapshot), sizeof(snapshot));
+    return snapshot.records[static_cast<std::size_t>(ticket) % FlightSnapshot::max_records];
   }
 
   FlightRecorder& recorder_ = FlightRecorder::instance();

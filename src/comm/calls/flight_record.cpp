@@ -36,19 +36,19 @@ void trace(const FlightEntry& record) {
   Trace::instance().add(event);
 }
 
-/// Creates a file with the image's size and space reserved on its file system, and maps it; null
+/// Creates a file with the snapshot's size and space reserved on its file system, and maps it; null
 /// on failure.
-FlightImage* map_new_file(const std::filesystem::path& file) {
-  constexpr auto bytes = static_cast<off_t>(sizeof(FlightImage));
+FlightSnapshot* map_new_file(const std::filesystem::path& file) {
+  constexpr auto bytes = static_cast<off_t>(sizeof(FlightSnapshot));
   ::unlink(file.c_str());
   const int fd = ::open(file.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (fd < 0) return nullptr;
   void* mapped = MAP_FAILED;
   // Reserve space first: writing to a page without any would kill the process.
   if (::posix_fallocate(fd, 0, bytes) == 0)
-    mapped = ::mmap(nullptr, sizeof(FlightImage), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    mapped = ::mmap(nullptr, sizeof(FlightSnapshot), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   ::close(fd);
-  if (mapped != MAP_FAILED) return static_cast<FlightImage*>(mapped);
+  if (mapped != MAP_FAILED) return static_cast<FlightSnapshot*>(mapped);
   ::unlink(file.c_str());
   return nullptr;
 }
@@ -81,7 +81,7 @@ TraceRange range_of(const RecordedCollective& one) {
 
 struct FlightRecorder::State {
   FlightEntry& slot(std::int64_t ticket) {
-    return image->records[static_cast<std::size_t>(ticket) % FlightImage::max_records];
+    return snapshot->records[static_cast<std::size_t>(ticket) % FlightSnapshot::max_records];
   }
   /// Updates a call's entry, unless a later call has replaced it. Under the lock.
   void update(const FlightEntry& call) {
@@ -126,8 +126,8 @@ struct FlightRecorder::State {
   }
 
   std::mutex mutex;
-  FlightImage own;
-  FlightImage* image = &own;
+  FlightSnapshot own;
+  FlightSnapshot* snapshot = &own;
   std::int64_t tickets = 0;
   std::vector<const RecordedCollective*> in_progress;       // in InCollectives and in queues
   std::unordered_map<std::uint64_t, std::int64_t> entered;  // newest number by Members::id
@@ -221,61 +221,61 @@ std::vector<CollectiveCall> FlightRecorder::take_calls(std::uint64_t members_id)
 
 void FlightRecorder::set_activity(std::int32_t activity, std::int64_t step) {
   const std::lock_guard lock(state_->mutex);
-  state_->image->activity = activity;
-  state_->image->step = step;
+  state_->snapshot->activity = activity;
+  state_->snapshot->step = step;
 }
 
 FlightRecorder::Doing FlightRecorder::activity() const {
   const std::lock_guard lock(state_->mutex);
-  return {state_->image->activity, state_->image->step};
+  return {state_->snapshot->activity, state_->snapshot->step};
 }
 
 void FlightRecorder::tick() {
   const auto at = Trace::now();
   const std::lock_guard lock(state_->mutex);
-  state_->image->alive_at = at;
+  state_->snapshot->alive_at = at;
 }
 
 void FlightRecorder::end(int exit_code, const CauseOfEnd& cause) {
   const std::lock_guard lock(state_->mutex);
-  auto& end = state_->image->end;
+  auto& end = state_->snapshot->end;
   if (end.exit_code < 0) end.exit_code = exit_code;
   if (end.detail.front() != '\0' || cause.detail.empty()) return;
-  end.culprit = cause.culprit;
+  end.faulty_rank = cause.faulty_rank;
   set_text(end.kind, cause.kind);
   set_text(end.host, cause.host);
   set_text(end.detail, cause.detail);
 }
 
 bool FlightRecorder::keep_in(const std::filesystem::path& file, const Owner& owner) {
-  FlightImage* const mapped = map_new_file(file);
+  FlightSnapshot* const mapped = map_new_file(file);
   if (mapped == nullptr) return false;
   release();
   const auto at = Trace::now();
   const std::lock_guard lock(state_->mutex);
-  FlightImage& image = state_->own;
-  image.job = owner.job;
-  image.rank = owner.rank;
-  image.world_size = owner.world_size;
-  image.alive_at = at;
-  set_text(image.host, owner.host);
-  set_text(image.next_host, owner.next_host);
-  *mapped = image;
-  state_->image = mapped;
+  FlightSnapshot& snapshot = state_->own;
+  snapshot.job = owner.job;
+  snapshot.rank = owner.rank;
+  snapshot.world_size = owner.world_size;
+  snapshot.alive_at = at;
+  set_text(snapshot.host, owner.host);
+  set_text(snapshot.next_host, owner.next_host);
+  *mapped = snapshot;
+  state_->snapshot = mapped;
   record_stop_signals_in(&mapped->stop_signals);
   return true;
 }
 
 void FlightRecorder::release() {
   const std::lock_guard lock(state_->mutex);
-  if (state_->image == &state_->own) return;
+  if (state_->snapshot == &state_->own) return;
   record_stop_signals_in(nullptr);
   // Everything but the signals, which their handler may write at any time.
-  state_->own.alive_at = state_->image->alive_at;
-  state_->own.activity = state_->image->activity;
-  state_->own.step = state_->image->step;
-  state_->own.records = state_->image->records;
-  ::munmap(std::exchange(state_->image, &state_->own), sizeof(FlightImage));
+  state_->own.alive_at = state_->snapshot->alive_at;
+  state_->own.activity = state_->snapshot->activity;
+  state_->own.step = state_->snapshot->step;
+  state_->own.records = state_->snapshot->records;
+  ::munmap(std::exchange(state_->snapshot, &state_->own), sizeof(FlightSnapshot));
 }
 
 InCollective::InCollective(RecordedCollective asked)

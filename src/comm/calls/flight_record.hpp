@@ -31,7 +31,7 @@ struct FlightEntry : CollectiveCall {
 /// End of a rank that ended by itself, for a launch that could not write it to the run folder.
 struct RankEnd {
   std::int32_t exit_code = -1;     ///< -1: has not ended by itself
-  std::int32_t culprit = -1;       ///< the rank to blame; -1: none
+  std::int32_t faulty_rank = -1;   ///< the rank to blame; -1: none
   std::array<char, 8> kind{};      ///< as in failure.json: "error"
   std::array<char, 64> host{};     ///< of the faulty rank
   std::array<char, 512> detail{};  ///< one line; empty: another rank reports
@@ -39,7 +39,7 @@ struct RankEnd {
 
 /// Snapshot of what a rank did last. It is a file's bytes, so it can be read after the process was
 /// killed.
-struct FlightImage {
+struct FlightSnapshot {
   static constexpr std::size_t max_records = 1000;
   static constexpr std::uint64_t known_layout = 0x33'54'48'47'49'4c'46'00;  // "FLIGHT3" and version
 
@@ -56,12 +56,12 @@ struct FlightImage {
   RankEnd end;
   std::array<FlightEntry, max_records> records{};  ///< by ticket modulo their number
 };
-static_assert(std::is_trivially_copyable_v<FlightImage>);
+static_assert(std::is_trivially_copyable_v<FlightSnapshot>);
 
 /// Reason for which a rank ends; the fields are those of RankEnd.
 struct CauseOfEnd {
   std::string_view kind = {};
-  int culprit = -1;
+  int faulty_rank = -1;
   std::string_view host = {};
   std::string_view detail = {};
 };
@@ -77,7 +77,7 @@ struct RecordedCollective {
 /// Flight recorder of this process: what it is doing, and every collective from its call to its
 /// end, on any thread or on the GPU. The hang diagnosis reads the collectives in progress,
 /// debug.contract the calls since its last check, and a profiled step traces those that finish. The
-/// last 1,000 stay in a FlightImage, which is this process's memory until keep_in() makes it a
+/// last 1,000 stay in a FlightSnapshot, which is this process's memory until keep_in() makes it a
 /// file.
 ///
 /// Recording takes a lock. Unless the collective is the first in its group or is queued on a GPU,
