@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "comm/calls/queued_collectives.hpp"
+#include "comm/calls/flight_record.hpp"
 #include "comm/diagnosis/hang_diagnosis.hpp"
 #include "comm/diagnosis/host_survey.hpp"
 #include "comm/diagnosis/watchdog.hpp"
@@ -108,7 +108,7 @@ class WatchdogByHand {
   /// Sends no heartbeat, but answers that this is what the rank does, until it hears an alarm.
   void answer(const comm::HangDiagnosis::RankStatus& status) {
     run([&] {
-      comm::QueuedCollectives::instance().poll();
+      comm::FlightRecorder::instance().poll_queued();
       diagnosis_.poll(status);
       survey_.poll({});
     });

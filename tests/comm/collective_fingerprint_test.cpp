@@ -6,7 +6,7 @@
 #include <optional>
 #include <thread>
 
-#include "comm/calls/in_collective.hpp"
+#include "comm/calls/flight_record.hpp"
 #include "comm/diagnosis/fingerprint_check.hpp"
 #include "comm/diagnosis/watchdog.hpp"
 #include "comm/mesh/device_mesh.hpp"
@@ -21,42 +21,38 @@ namespace {
 using namespace std::chrono_literals;
 using test::world;
 
-CollectiveFingerprint fingerprint_of(const std::vector<CollectiveCall>& calls) {
-  CollectiveFingerprint contract(nullptr);
-  for (const auto& call : calls) contract.note(call);
-  return contract;
-}
+using Calls = std::vector<CollectiveCall>;
 
 TEST(ContractHash, DependsOnOrderKindDtypeAndSize) {
   const auto a = CollectiveCall::of("all-gather", "layers.1", "fp32", 64);
   const auto b = CollectiveCall::of("reduce-scatter", "layers.1", "fp32", 64);
-  const auto hash = fingerprint_of({a, b}).hash();
-  EXPECT_EQ(fingerprint_of({a, b}).hash(), hash);
-  EXPECT_NE(fingerprint_of({b, a}).hash(), hash);
-  EXPECT_NE(fingerprint_of({a}).hash(), hash);
+  const auto hash = fingerprint_of(Calls{a, b});
+  EXPECT_EQ(fingerprint_of(Calls{a, b}), hash);
+  EXPECT_NE(fingerprint_of(Calls{b, a}), hash);
+  EXPECT_NE(fingerprint_of(Calls{a}), hash);
   auto other = CollectiveCall::of("all-reduce", "layers.1", "fp32", 64);
-  EXPECT_NE(fingerprint_of({a, other}).hash(), hash);
+  EXPECT_NE(fingerprint_of(Calls{a, other}), hash);
   other = CollectiveCall::of("reduce-scatter", "layers.1", "bf16", 64);
-  EXPECT_NE(fingerprint_of({a, other}).hash(), hash);
+  EXPECT_NE(fingerprint_of(Calls{a, other}), hash);
   other = b;
   other.bytes = 128;
-  EXPECT_NE(fingerprint_of({a, other}).hash(), hash);
+  EXPECT_NE(fingerprint_of(Calls{a, other}), hash);
 }
 
 TEST(ContractHash, DependsOnTheRootButNotOnSizesByPeer) {
   auto broadcast = CollectiveCall::of("broadcast", "layers.1", "fp32", 64);
   broadcast.root = 0;
-  const auto hash = fingerprint_of({broadcast}).hash();
+  const auto hash = fingerprint_of(Calls{broadcast});
   broadcast.root = 1;
-  EXPECT_NE(fingerprint_of({broadcast}).hash(), hash);
+  EXPECT_NE(fingerprint_of(Calls{broadcast}), hash);
 
   auto parts = CollectiveCall::of("all-to-all", "layers.1", "fp32", 64);
-  const auto equal_parts = fingerprint_of({parts}).hash();
+  const auto equal_parts = fingerprint_of(Calls{parts});
   parts.by_peer = 1;
-  const auto unequal_parts = fingerprint_of({parts}).hash();
+  const auto unequal_parts = fingerprint_of(Calls{parts});
   EXPECT_NE(unequal_parts, equal_parts);
   parts.bytes = 128;
-  EXPECT_EQ(fingerprint_of({parts}).hash(), unequal_parts);
+  EXPECT_EQ(fingerprint_of(Calls{parts}), unequal_parts);
   EXPECT_EQ(describe(parts), "all-to-all of layers.1 (fp32 by counts)");
 }
 
@@ -126,7 +122,8 @@ TEST_F(CheckContracts, NameTheRankThatDiffers) {
   auto& axis = *mesh_.axis("shard").collectives;
   reduce(DType::f32);
   // Imitates a rank that would move fewer bytes; a real call would hang or corrupt data.
-  axis.fingerprint()->note(
+  FlightRecorder::instance().ask(
+      axis.members(),
       CollectiveCall::of("all-gather", "layers.2", "fp32", world().rank() == other ? 64 : 128));
   const auto [code, said] = seen_in([&] { mesh_.check_fingerprints(); });
   EXPECT_EQ(code, ExitCode::internal_error);
@@ -150,7 +147,8 @@ TEST(CheckContractsOfPairs, NameTheRankThatDiffers) {
                   ParallelDims({{"replicate", world().size() / 2}, {"shard", 2}}));
   mesh.keep_fingerprints();
   const int other = 2;
-  mesh.axis("shard").collectives->fingerprint()->note(
+  FlightRecorder::instance().ask(
+      mesh.axis("shard").collectives->members(),
       CollectiveCall::of("all-gather", "layers.2", "fp32", world().rank() == other ? 64 : 128));
   const auto [code, said] = seen_in([&] { mesh.check_fingerprints(); });
   EXPECT_EQ(code, ExitCode::internal_error);
@@ -248,7 +246,7 @@ TEST(RanksInDifferentCollectives, AreNamedByTheDiagnosis) {
   const int other = world().size() / 2;
   const bool differs = world().rank() == other;
   const auto expected = world().size() > 2 ? std::vector{other} : std::vector{0, 1};
-  Diagnosis verdict;
+  Diagnosis diagnosis;
   {
     test::DiagnosisByHand hand(400ms);
     const auto both = world().duplicate();  // like all ranks, another thread is in one of these
@@ -256,22 +254,22 @@ TEST(RanksInDifferentCollectives, AreNamedByTheDiagnosis) {
     const InCollective in(world().members(), differs ? "all-gather" : "reduce-scatter",
                           differs ? "layers.2" : "layers.1");
     hand.arrival.poll_until([&] {
-      if (verdict.ranks == expected) return true;
+      if (diagnosis.ranks == expected) return true;
       hand.diagnosis.poll({Activity::training, 14, 1, 600, test::always_silent});
       // Rank 0 blames both until enough ranks have answered.
-      if (auto now = hand.diagnosis.verdict(); now && world().rank() == 0) verdict = *now;
+      if (auto now = hand.diagnosis.diagnose(); now && world().rank() == 0) diagnosis = *now;
       return world().rank() != 0;
     });
   }
   if (world().rank() != 0) return;
-  EXPECT_EQ(verdict.kind, "order");
-  EXPECT_EQ(verdict.ranks, expected);
-  EXPECT_EQ(verdict.axis, "world");
-  EXPECT_EQ(verdict.step, 14);
+  EXPECT_EQ(diagnosis.kind, "order");
+  EXPECT_EQ(diagnosis.ranks, expected);
+  EXPECT_EQ(diagnosis.axis, "world");
+  EXPECT_EQ(diagnosis.step, 14);
   for (const auto* part : {"in the reduce-scatter of layers.1 along world",
                            "in the all-gather of layers.2 along world",
                            "they have been asked for different collectives (number "})
-    EXPECT_NE(verdict.line.find(part), std::string::npos) << verdict.line;
+    EXPECT_NE(diagnosis.line.find(part), std::string::npos) << diagnosis.line;
 }
 
 }  // namespace

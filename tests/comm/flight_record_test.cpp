@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <fstream>
 
-#include "comm/calls/in_collective.hpp"
 #include "core/process.hpp"
 #include "temporary_folder.hpp"
 
@@ -22,15 +21,15 @@ class FlightRecord : public testing::Test {
   void TearDown() override { FlightRecorder::instance().release(); }
 
   /// Reads the record like another process, which also works after this one was killed.
-  FlightImage read() const {
-    FlightImage image;
+  FlightSnapshot read() const {
+    FlightSnapshot snapshot;
     std::ifstream in(file_, std::ios::binary);
-    in.read(reinterpret_cast<char*>(&image), sizeof(image));
-    EXPECT_EQ(in.gcount(), static_cast<std::streamsize>(sizeof(image)));
-    return image;
+    in.read(reinterpret_cast<char*>(&snapshot), sizeof(snapshot));
+    EXPECT_EQ(in.gcount(), static_cast<std::streamsize>(sizeof(snapshot)));
+    return snapshot;
   }
-  static const FlightEntry& at(const FlightImage& image, std::int64_t ticket) {
-    return image.records[static_cast<std::size_t>(ticket) % FlightImage::max_records];
+  static const FlightEntry& at(const FlightSnapshot& snapshot, std::int64_t ticket) {
+    return snapshot.records[static_cast<std::size_t>(ticket) % FlightSnapshot::max_records];
   }
 
   test::TemporaryFolder folder_;
@@ -42,7 +41,8 @@ class FlightRecord : public testing::Test {
 TEST_F(FlightRecord, HasACollectiveFromItsCallToItsEnd) {
   auto& recorder = FlightRecorder::instance();
   const auto call = CollectiveCall::of("all-gather", "layers.3", "bf16", 4096);
-  const auto ticket = recorder.asked(*members_, call);
+  const auto one = recorder.ask(members_, call);
+  const auto ticket = one.call.ticket;
   const auto asked = at(read(), ticket);
   EXPECT_EQ(asked.ticket, ticket);
   EXPECT_STREQ(asked.axis.data(), "shard");
@@ -53,10 +53,10 @@ TEST_F(FlightRecord, HasACollectiveFromItsCallToItsEnd) {
   EXPECT_GT(asked.asked, 0);
   EXPECT_EQ(asked.started, 0);
   {
-    const InCollective in(members_, call, ticket);
+    const InCollective in(one);
     const auto started = at(read(), ticket);
     EXPECT_TRUE(started.in_progress());
-    EXPECT_EQ(started.number, collectives_entered(42));
+    EXPECT_EQ(started.number, recorder.entered(42));
     EXPECT_GE(started.started, started.asked);
   }
   const auto finished = at(read(), ticket);
@@ -67,42 +67,44 @@ TEST_F(FlightRecord, HasACollectiveFromItsCallToItsEnd) {
 TEST_F(FlightRecord, SaysWhoWhereAndWhat) {
   FlightRecorder::instance().set_activity(3, 14);
   FlightRecorder::instance().tick();
-  const auto image = read();
-  EXPECT_EQ(image.layout, FlightImage::known_layout);
-  EXPECT_EQ(image.rank, 3);
-  EXPECT_EQ(image.world_size, 8);
-  EXPECT_EQ(image.job, 5);
-  EXPECT_STREQ(image.host.data(), "node2");
-  EXPECT_STREQ(image.next_host.data(), "node3");
-  EXPECT_EQ(image.activity, 3);
-  EXPECT_EQ(image.step, 14);
-  EXPECT_GT(image.alive_at, 0);
+  const auto snapshot = read();
+  EXPECT_EQ(snapshot.layout, FlightSnapshot::known_layout);
+  EXPECT_EQ(snapshot.rank, 3);
+  EXPECT_EQ(snapshot.world_size, 8);
+  EXPECT_EQ(snapshot.job, 5);
+  EXPECT_STREQ(snapshot.host.data(), "node2");
+  EXPECT_STREQ(snapshot.next_host.data(), "node3");
+  EXPECT_EQ(snapshot.activity, 3);
+  EXPECT_EQ(snapshot.step, 14);
+  EXPECT_GT(snapshot.alive_at, 0);
 }
 
 TEST_F(FlightRecord, KeepsTheLastThousandAndCutsVeryLongNames) {
   auto& recorder = FlightRecorder::instance();
   const std::string name(200, 'x');
-  const auto first = recorder.asked(*members_, CollectiveCall::of("barrier", name));
-  for (int i = 0; i < 1000; ++i) recorder.asked(*members_, CollectiveCall::of("barrier", "later"));
-  recorder.started(first, 1);  // its slot is taken
-  recorder.finished(first);
-  const auto image = read();
-  EXPECT_EQ(at(image, first).ticket, first + 1000);
-  EXPECT_EQ(at(image, first).started, 0);
-  EXPECT_EQ(at(image, first + 1).ticket, first + 1);
-  EXPECT_STREQ(at(image, first + 1).subject.data(), "later");
-  recorder.asked(*members_, CollectiveCall::of("barrier", name));
+  const auto oldest = recorder.ask(members_, CollectiveCall::of("barrier", name));
+  for (int i = 0; i < 1000; ++i) recorder.ask(members_, CollectiveCall::of("barrier", "later"));
+  { const InCollective in(oldest); }  // its slot is taken
+  const auto first = oldest.call.ticket;
+  const auto snapshot = read();
+  EXPECT_EQ(at(snapshot, first).ticket, first + 1000);
+  EXPECT_EQ(at(snapshot, first).started, 0);
+  EXPECT_EQ(at(snapshot, first + 1).ticket, first + 1);
+  EXPECT_STREQ(at(snapshot, first + 1).subject.data(), "later");
+  recorder.ask(members_, CollectiveCall::of("barrier", name));
   EXPECT_EQ(std::string(at(read(), first + 1).subject.data()), std::string(95, 'x'));
 }
 
 TEST_F(FlightRecord, HasTheLongestNamesWhole) {
-  const Members along_all{"replicate x shard x tensor", 42, {0, 1}};
+  const auto along_all =
+      std::make_shared<const Members>(Members{"replicate x shard x tensor", 42, {0, 1}});
   const std::string purpose = "the loss, the gradient norm and the measurements of the step";
-  const auto ticket =
-      FlightRecorder::instance().asked(along_all, CollectiveCall::of("all-reduce", purpose));
-  const auto image = read();
-  EXPECT_EQ(at(image, ticket).axis.data(), along_all.name);
-  EXPECT_EQ(at(image, ticket).subject.data(), purpose);
+  const auto ticket = FlightRecorder::instance()
+                          .ask(along_all, CollectiveCall::of("all-reduce", purpose))
+                          .call.ticket;
+  const auto snapshot = read();
+  EXPECT_EQ(at(snapshot, ticket).axis.data(), along_all->name);
+  EXPECT_EQ(at(snapshot, ticket).subject.data(), purpose);
 }
 
 TEST_F(FlightRecord, HasTheSignalsThatAskToEnd) {
@@ -116,7 +118,7 @@ TEST_F(FlightRecord, HasTheSignalsThatAskToEnd) {
 TEST_F(FlightRecord, IsThisProcessAloneWithoutItsFile) {
   FlightRecorder::instance().release();
   const auto ticket =
-      FlightRecorder::instance().asked(*members_, CollectiveCall::of("barrier", ""));
+      FlightRecorder::instance().ask(members_, CollectiveCall::of("barrier", "")).call.ticket;
   EXPECT_NE(at(read(), ticket).ticket, ticket);
   EXPECT_FALSE(FlightRecorder::instance().keep_in(folder_.path() / "missing/record", {}));
 }

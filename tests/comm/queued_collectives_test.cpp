@@ -1,5 +1,4 @@
-#include "comm/calls/queued_collectives.hpp"
-
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -7,7 +6,6 @@
 #include <vector>
 
 #include "comm/calls/flight_record.hpp"
-#include "comm/calls/in_collective.hpp"
 #include "temporary_folder.hpp"
 
 namespace llamesh::comm {
@@ -39,30 +37,31 @@ class QueuedCollectivesTest : public testing::Test {
     work.gate.set_value();
     work.done.wait();
     if (work.number + 1 < at_gates_.size()) at_gates_[work.number + 1].wait();
-    queued_.poll();
+    recorder_.poll_queued();
   }
   /// Queues a collective that lasts until its gate opens.
   std::unique_ptr<Work> queue(const char* subject) {
     const auto call = CollectiveCall::of("all-gather", subject, "bf16", 4096);
-    ticket_ = FlightRecorder::instance().asked(*members_, call);
-    const auto number = queued_.begin(members_, call, ticket_, stream_.record());
-    auto work = block();
-    queued_.end(members_->id, number, work->done);
+    const auto asked = recorder_.ask(members_, call);
+    ticket_ = asked.call.ticket;
+    std::unique_ptr<Work> work;
+    recorder_.queue(asked, stream_, [&] { work = block(); });
     return work;
   }
-  static std::vector<std::string> in_progress() {
+  std::vector<std::string> in_progress() const {
     std::vector<std::string> titles;
-    for (const auto& one : collectives_in_progress())
+    for (const auto& one : recorder_.in_progress())
       titles.push_back(fmt::format("{} {}", one.call.number, title(one.call)));
     return titles;
   }
   static FlightEntry entry(const std::filesystem::path& file, std::int64_t ticket) {
-    FlightImage image;
-    std::ifstream(file, std::ios::binary).read(reinterpret_cast<char*>(&image), sizeof(image));
-    return image.records[static_cast<std::size_t>(ticket) % FlightImage::max_records];
+    FlightSnapshot snapshot;
+    std::ifstream(file, std::ios::binary)
+        .read(reinterpret_cast<char*>(&snapshot), sizeof(snapshot));
+    return snapshot.records[static_cast<std::size_t>(ticket) % FlightSnapshot::max_records];
   }
 
-  QueuedCollectives& queued_ = QueuedCollectives::instance();
+  FlightRecorder& recorder_ = FlightRecorder::instance();
   std::vector<std::shared_future<void>> at_gates_;
   device::Stream stream_ = device::Stream::worker();
   inline static std::uint64_t last_id = 1000;  // each test counts its collectives from 1
@@ -77,26 +76,26 @@ TEST_F(QueuedCollectivesTest, AreInProgressOnceTheStreamIsThereUntilItIsPast) {
   const auto kernel = block();
   const auto first = queue("layers.0");
   const auto second = queue("layers.1");
-  queued_.poll();
+  recorder_.poll_queued();
   EXPECT_EQ(in_progress(), Titles{});
-  EXPECT_EQ(collectives_entered(members_->id), 0);
+  EXPECT_EQ(recorder_.entered(members_->id), 0);
   pass(*kernel);
   EXPECT_EQ(in_progress(), Titles{"1 all-gather of layers.0 along shard"});
-  EXPECT_EQ(collectives_entered(members_->id), 1);
+  EXPECT_EQ(recorder_.entered(members_->id), 1);
   pass(*first);
   EXPECT_EQ(in_progress(), Titles{"2 all-gather of layers.1 along shard"});
   pass(*second);
   EXPECT_EQ(in_progress(), Titles{});
-  EXPECT_EQ(collectives_entered(members_->id), 2);
+  EXPECT_EQ(recorder_.entered(members_->id), 2);
 }
 
 TEST_F(QueuedCollectivesTest, AreRecordedAsStartedAndFinishedThen) {
   const test::TemporaryFolder folder;
   const auto file = folder.path() / "record";
-  ASSERT_TRUE(FlightRecorder::instance().keep_in(file, {.host = "node2", .next_host = "node3"}));
+  ASSERT_TRUE(recorder_.keep_in(file, {.host = "node2", .next_host = "node3"}));
   const auto kernel = block();
   const auto collective = queue("layers.0");
-  queued_.poll();
+  recorder_.poll_queued();
   EXPECT_GT(entry(file, ticket_).asked, 0);
   EXPECT_EQ(entry(file, ticket_).started, 0);
   pass(*kernel);
@@ -104,18 +103,19 @@ TEST_F(QueuedCollectivesTest, AreRecordedAsStartedAndFinishedThen) {
   EXPECT_EQ(entry(file, ticket_).number, 1);
   pass(*collective);
   EXPECT_GE(entry(file, ticket_).finished, entry(file, ticket_).started);
-  FlightRecorder::instance().release();
+  recorder_.release();
 }
 
 /// Queueing a collective may make the host wait for others.
 TEST_F(QueuedCollectivesTest, AreInProgressBeforeTheyAreQueuedCompletely) {
   const auto call = CollectiveCall::of("all-gather", "layers.0", "bf16", 4096);
-  const auto ticket = FlightRecorder::instance().asked(*members_, call);
-  const auto number = queued_.begin(members_, call, ticket, {});
-  queued_.poll();
-  EXPECT_EQ(in_progress(), Titles{"1 all-gather of layers.0 along shard"});
-  queued_.end(members_->id, number, {});
-  queued_.poll();
+  recorder_.queue(recorder_.ask(members_, call), stream_, [&] {
+    stream_.record().wait();
+    recorder_.poll_queued();
+    EXPECT_EQ(in_progress(), Titles{"1 all-gather of layers.0 along shard"});
+  });
+  stream_.record().wait();
+  recorder_.poll_queued();
   EXPECT_EQ(in_progress(), Titles{});
 }
 
@@ -124,8 +124,8 @@ TEST_F(QueuedCollectivesTest, AreForgottenAsOthersAreQueued) {
   const auto before = queue("layers.1");
   before->gate.set_value();
   before->done.wait();
-  const auto next = queue("layers.2");  // its begin() polls the one before
-  EXPECT_EQ(collectives_entered(members_->id), 2);
+  const auto next = queue("layers.2");  // its queue() polls the one before
+  EXPECT_EQ(recorder_.entered(members_->id), 2);
   EXPECT_EQ(in_progress(), Titles{});
   pass(*next);
 }

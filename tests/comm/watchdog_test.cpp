@@ -10,8 +10,6 @@
 #include <thread>
 
 #include "comm/calls/flight_record.hpp"
-#include "comm/calls/in_collective.hpp"
-#include "comm/calls/queued_collectives.hpp"
 #include "comm/diagnosis/hang_diagnosis.hpp"
 #include "comm/diagnosis/host_survey.hpp"
 #include "comm/mesh/device_mesh.hpp"
@@ -61,7 +59,7 @@ TEST(WatchdogLimits, AreInProportionToTheSilence) {
 TEST(Watchdog, IsSilentWhileAllGoOn) {
   std::string reported;
   {
-    Watchdog watchdog(world(), [&](const Diagnosis& verdict) { reported = verdict.line; },
+    Watchdog watchdog(world(), [&](const Diagnosis& diagnosis) { reported = diagnosis.line; },
                       {.interval = 10ms, .silence = never, .in_a_collective = never});
     for (int step = 1; step <= 5; ++step) {
       watchdog.begin(Activity::training, step, never, never);
@@ -81,7 +79,7 @@ class LongActivity : public testing::Test {
     auto reported = alarm.get_future();
     {
       Watchdog watchdog(world(), [](const Diagnosis&) {}, {.interval = 10ms, .silence = never});
-      watchdog.set_alarm([&](const Diagnosis& verdict) { alarm.set_value(verdict.line); });
+      watchdog.set_alarm([&](const Diagnosis& diagnosis) { alarm.set_value(diagnosis.line); });
       step(watchdog, reported);
     }
     if (reported.wait_for(0s) != std::future_status::ready) return {};
@@ -96,7 +94,7 @@ TEST_F(LongActivity, WithoutProgressIsAHang) {
     world().barrier();
   });
   ASSERT_TRUE(line);
-  if (world().size() > 1 && line->empty()) return;  // another rank told us
+  if (world().size() > 1 && line->empty()) return;  // another rank reported it
   EXPECT_NE(line->find("has been training step 1 for "), std::string::npos) << *line;
   EXPECT_TRUE(line->ends_with(" s and makes no progress")) << *line;
 }
@@ -136,7 +134,7 @@ class SilentRank : public testing::Test {
     auto reported = alarm.get_future();
     {
       Watchdog watchdog(
-          world(), [&](const Diagnosis& verdict) { alarm.set_value(verdict.line); }, limits);
+          world(), [&](const Diagnosis& diagnosis) { alarm.set_value(diagnosis.line); }, limits);
       watchdog.begin(Activity::training, 7);
       world().barrier();
       std::optional<InCollective> in;
@@ -172,19 +170,20 @@ TEST_F(SilentRank, IsNotTakenForACutLink) {
 }
 
 TEST(CollectivesInProgress, AreInTheOrderOfTheirCalls) {
-  const auto before = collectives_entered(world().members()->id);
+  const auto& recorder = FlightRecorder::instance();
+  const auto before = recorder.entered(world().members()->id);
   const InCollective first(world().members(), "all-gather", "layers.3");
   {
     const InCollective second(world().members(), "barrier", "");
-    const auto open = collectives_in_progress();
+    const auto open = recorder.in_progress();
     ASSERT_EQ(open.size(), 2U);
     EXPECT_EQ(title(open[0].call), "all-gather of layers.3 along world");
     EXPECT_EQ(open[0].call.number, before + 1);
     EXPECT_EQ(title(open[1].call), "barrier along world");
     EXPECT_EQ(open[1].call.number, before + 2);
   }
-  EXPECT_EQ(collectives_in_progress().size(), 1U);
-  EXPECT_EQ(collectives_entered(world().members()->id), before + 2);
+  EXPECT_EQ(recorder.in_progress().size(), 1U);
+  EXPECT_EQ(recorder.entered(world().members()->id), before + 2);
 }
 
 TEST(PartOf, IsTheMajorityOrAtATieTheSideWithRank0) {
@@ -210,20 +209,20 @@ class SilentHosts : public testing::Test {
   inline static const std::vector<std::string> hosts{"node0", "node1", "node2", "node3"};
   inline static const Watchdog::Limits limits{.interval = 20ms, .silence = 1500ms, .answer = 400ms};
 
-  struct Verdicts {
+  struct Diagnoses {
     std::optional<Diagnosis> at_once, later;  ///< at the limit, and when the others have had time
     HostSurvey::Findings findings;
   };
-  /// Returns the verdicts of the rank after the last silent one, once it has found that so many
+  /// Returns the diagnoses of the rank after the last silent one, once it has found that so many
   /// hosts answer; nothing on the other ranks.
-  static Verdicts verdicts(const std::vector<int>& silent_ranks, int reached) {
+  static Diagnoses diagnoses(const std::vector<int>& silent_ranks, int reached) {
     const auto group = world().duplicate();
     HostSurvey survey(group, hosts, limits);
     const int suspect = silent_ranks.back();
     const bool silent = std::ranges::count(silent_ranks, world().rank()) > 0;
     const bool asks = world().rank() == (suspect + 1) % 4;
     test::Arrival arrival;
-    Verdicts result;
+    Diagnoses result;
     if (silent) {
       arrival.come_and_wait();
     } else {
@@ -233,8 +232,8 @@ class SilentHosts : public testing::Test {
         result.findings = survey.findings(suspect);
         if (result.findings.reached != reached || !result.findings.suspect_is_silent) return false;
         const auto at = [&](std::chrono::milliseconds silence) {
-          return survey.verdict({.rank = suspect, .silent = silence, .limit = limits.silence}, {},
-                                result.findings);
+          return survey.diagnose({.rank = suspect, .silent = silence, .limit = limits.silence}, {},
+                                 result.findings);
         };
         result.at_once = at(limits.silence + 1ms);
         result.later = at(limits.silence + 251ms);
@@ -250,18 +249,18 @@ class SilentHosts : public testing::Test {
 };
 
 TEST_F(SilentHosts, AreNamedByTheMajority) {
-  const auto verdict = verdicts({2}, 3).at_once;
+  const auto diagnosis = diagnoses({2}, 3).at_once;
   if (world().rank() != 3) return;
-  ASSERT_TRUE(verdict);
-  EXPECT_EQ(verdict->kind, "lost");
-  EXPECT_EQ(verdict->ranks, std::vector{2});
-  EXPECT_EQ(verdict->hosts, std::vector<std::string>{"node2"});
-  EXPECT_FALSE(verdict->of_minority);
-  EXPECT_TRUE(verdict->line.ends_with("; node2 answers no other host")) << verdict->line;
+  ASSERT_TRUE(diagnosis);
+  EXPECT_EQ(diagnosis->kind, "lost");
+  EXPECT_EQ(diagnosis->ranks, std::vector{2});
+  EXPECT_EQ(diagnosis->hosts, std::vector<std::string>{"node2"});
+  EXPECT_FALSE(diagnosis->of_minority);
+  EXPECT_TRUE(diagnosis->line.ends_with("; node2 answers no other host")) << diagnosis->line;
 }
 
 TEST_F(SilentHosts, AreNotBlamedByAMinority) {
-  const auto [at_once, later, findings] = verdicts({0, 1, 2}, 1);
+  const auto [at_once, later, findings] = diagnoses({0, 1, 2}, 1);
   if (world().rank() != 3) return;
   EXPECT_EQ(findings.part, Part::minority);
   EXPECT_FALSE(at_once) << "the others report first";
@@ -278,32 +277,32 @@ TEST_F(SilentHosts, LetAMinorityEndItself) {
   auto reported = alarm.get_future();
   const auto begin = std::chrono::steady_clock::now();
   Watchdog watchdog(
-      world(), [&](const Diagnosis& verdict) { alarm.set_value(verdict); }, own_limits);
+      world(), [&](const Diagnosis& diagnosis) { alarm.set_value(diagnosis); }, own_limits);
   watchdog.begin(Activity::training, 14);
   if (!silent) {
     EXPECT_EQ(reported.wait_for(test::stretched(60s)), std::future_status::ready);
     EXPECT_GE(seconds_since(begin), 1.75);  // the silence, and the time left to the others
-    const auto verdict = reported.get();
-    EXPECT_TRUE(verdict.of_minority);
-    EXPECT_TRUE(verdict.line.starts_with("rank 3 on node3 has heard from 1 of 4 hosts"))
-        << verdict.line;
+    const auto diagnosis = reported.get();
+    EXPECT_TRUE(diagnosis.of_minority);
+    EXPECT_TRUE(diagnosis.line.starts_with("rank 3 on node3 has heard from 1 of 4 hosts"))
+        << diagnosis.line;
   }
   world().barrier();
 }
 
 TEST_F(SilentHosts, AreNamedAtOnceByTheHalfWithRank0) {
-  const auto verdict = verdicts({2, 3}, 2).at_once;
+  const auto diagnosis = diagnoses({2, 3}, 2).at_once;
   if (world().rank() != 0) return;
-  ASSERT_TRUE(verdict);
-  EXPECT_EQ(verdict->ranks, std::vector{3});
-  EXPECT_FALSE(verdict->of_minority);
+  ASSERT_TRUE(diagnosis);
+  EXPECT_EQ(diagnosis->ranks, std::vector{3});
+  EXPECT_FALSE(diagnosis->of_minority);
   const auto* const end =
       "; node0 hears from 2 of 4 hosts, its own included: either side may be cut off";
-  EXPECT_TRUE(verdict->line.ends_with(end)) << verdict->line;
+  EXPECT_TRUE(diagnosis->line.ends_with(end)) << diagnosis->line;
 }
 
 TEST_F(SilentHosts, AreNamedLaterByTheOtherHalf) {
-  const auto [at_once, later, findings] = verdicts({0, 1}, 2);
+  const auto [at_once, later, findings] = diagnoses({0, 1}, 2);
   if (world().rank() != 2) return;
   EXPECT_EQ(findings.part, Part::half);
   EXPECT_FALSE(at_once);
@@ -320,13 +319,13 @@ TEST_F(SilentHosts, AreNotLostIfOthersReachThem) {
   const HangDiagnosis::RankStatus mine{.activity = Activity::training, .step = 14};
   HostSurvey::Findings found{.hosts = 4, .reached = 3, .suspect_is_silent = true};
   found.reach_suspect = 2;
-  const auto link = survey.verdict(suspect, mine, found);
+  const auto link = survey.diagnose(suspect, mine, found);
   ASSERT_TRUE(link);
   EXPECT_EQ(link->kind, "link");
   EXPECT_EQ(link->ranks, (std::vector{std::min(own, other), std::max(own, other)}));
   EXPECT_EQ(link->doing, "training step 14");
   found.reach_suspect = 0;
-  EXPECT_EQ(survey.verdict(suspect, mine, found)->ranks, std::vector{other});
+  EXPECT_EQ(survey.diagnose(suspect, mine, found)->ranks, std::vector{other});
 }
 
 TEST(Witnesses, AreTheNextRankAndTheFirstBeyondTheHost) {
@@ -368,7 +367,7 @@ class HangDiagnosisTest : public testing::Test {
 TEST_F(HangDiagnosisTest, NamesBothEndsOfACutLink) {
   const int own = world().rank();
   const int previous = (own + world().size() - 1) % world().size();
-  std::optional<Diagnosis> verdict;
+  std::optional<Diagnosis> diagnosis;
   {
     test::DiagnosisByHand hand(400ms);
     const InCollective in(world().members(), "all-gather", "layers.3");
@@ -383,17 +382,17 @@ TEST_F(HangDiagnosisTest, NamesBothEndsOfACutLink) {
     } else {
       hand.arrival.poll_until([&] {
         hand.diagnosis.poll(mine);
-        if (own == 0 && !verdict) verdict = hand.diagnosis.verdict();
-        return own != 0 || verdict;
+        if (own == 0 && !diagnosis) diagnosis = hand.diagnosis.diagnose();
+        return own != 0 || diagnosis;
       });
     }
   }
   if (own != 0) return;
-  ASSERT_TRUE(verdict);
-  EXPECT_EQ(verdict->ranks, (std::vector{0, other()}));
-  EXPECT_EQ(verdict->hosts, std::vector(2, this_process().host));
-  EXPECT_EQ(verdict->doing, "training step 14, in the all-gather of layers.3 along world");
-  EXPECT_NE(verdict->line.find("cannot reach each other"), std::string::npos) << verdict->line;
+  ASSERT_TRUE(diagnosis);
+  EXPECT_EQ(diagnosis->ranks, (std::vector{0, other()}));
+  EXPECT_EQ(diagnosis->hosts, std::vector(2, this_process().host));
+  EXPECT_EQ(diagnosis->doing, "training step 14, in the all-gather of layers.3 along world");
+  EXPECT_NE(diagnosis->line.find("cannot reach each other"), std::string::npos) << diagnosis->line;
 }
 
 /// With more ranks, one that gets no processor could be taken for the end of a cut link.
@@ -404,7 +403,7 @@ TEST_F(HangDiagnosisTest, ACutLinkBetweenTwoRanksRaisesTheAlarm) {
   std::promise<Diagnosis> alarm;
   auto reported = alarm.get_future();
   Watchdog watchdog(
-      world(), [&](const Diagnosis& verdict) { alarm.set_value(verdict); },
+      world(), [&](const Diagnosis& diagnosis) { alarm.set_value(diagnosis); },
       {.interval = 20ms, .silence = never, .in_a_collective = 200ms, .answer = 500ms});
   watchdog.begin(Activity::training, 14, never);
   ASSERT_EQ(reported.wait_for(test::stretched(60s)), std::future_status::ready);
@@ -424,31 +423,31 @@ class LateRank : public HangDiagnosisTest {
   /// All ranks count their collectives.
   static void come() { const InCollective in(world().members(), "all-gather", "layers.3"); }
 
-  /// Returns what this rank finds: for `finder` the verdict on the late rank, for the others
+  /// Returns what this rank finds: for `finder` the diagnosis of the late rank, for the others
   /// nothing.
   static std::optional<Diagnosis> found_by(int finder, int late) {
-    std::optional<Diagnosis> verdict;
+    std::optional<Diagnosis> diagnosis;
     test::DiagnosisByHand hand(400ms);
     std::optional<InCollective> in;
     if (world().rank() != late) in.emplace(world().members(), "all-gather", "layers.3");
     hand.arrival.poll_until([&] {
       hand.diagnosis.poll(world().rank() == late ? saving_too_long : training);
-      if (!verdict) verdict = hand.diagnosis.verdict();
-      return world().rank() != finder || verdict;
+      if (!diagnosis) diagnosis = hand.diagnosis.diagnose();
+      return world().rank() != finder || diagnosis;
     });
     if (world().rank() == late) come();
-    return verdict;
+    return diagnosis;
   }
-  static void expect_late(const Diagnosis& verdict, int late) {
-    EXPECT_EQ(verdict.kind, "late");
-    EXPECT_EQ(verdict.ranks, std::vector{late});
-    EXPECT_EQ(verdict.hosts, std::vector{this_process().host});
-    EXPECT_EQ(verdict.doing, "saving step 20");
+  static void expect_late(const Diagnosis& diagnosis, int late) {
+    EXPECT_EQ(diagnosis.kind, "late");
+    EXPECT_EQ(diagnosis.ranks, std::vector{late});
+    EXPECT_EQ(diagnosis.hosts, std::vector{this_process().host});
+    EXPECT_EQ(diagnosis.doing, "saving step 20");
     const auto begin =
         fmt::format("rank {} on {} has not come to the all-gather of layers.3 along world for ",
                     late, this_process().host);
-    EXPECT_TRUE(verdict.line.starts_with(begin)) << verdict.line;
-    EXPECT_TRUE(verdict.line.ends_with(" s: it is saving step 20")) << verdict.line;
+    EXPECT_TRUE(diagnosis.line.starts_with(begin)) << diagnosis.line;
+    EXPECT_TRUE(diagnosis.line.ends_with(" s: it is saving step 20")) << diagnosis.line;
   }
 
   /// Checks that all ranks find that they wait for a late rank within its limit, and name nobody.
@@ -458,7 +457,7 @@ class LateRank : public HangDiagnosisTest {
     if (world().rank() != late) in.emplace(world().members(), "all-gather", "layers.3");
     hand.arrival.poll_until([&] {
       hand.diagnosis.poll(world().rank() == late ? saving : training);
-      EXPECT_FALSE(hand.diagnosis.verdict());
+      EXPECT_FALSE(hand.diagnosis.diagnose());
       return world().rank() == late || hand.diagnosis.waits_for_another();
     });
     if (world().rank() == late) come();
@@ -466,9 +465,9 @@ class LateRank : public HangDiagnosisTest {
 };
 
 TEST_F(LateRank, IsNamedByTheFirstOfItsHost) {
-  const auto verdict = found_by(0, other());
-  EXPECT_EQ(verdict.has_value(), world().rank() == 0);
-  if (verdict) expect_late(*verdict, other());
+  const auto diagnosis = found_by(0, other());
+  EXPECT_EQ(diagnosis.has_value(), world().rank() == 0);
+  if (diagnosis) expect_late(*diagnosis, other());
 }
 
 TEST_F(LateRank, RaisesTheAlarm) {
@@ -479,15 +478,15 @@ TEST_F(LateRank, RaisesTheAlarm) {
   std::promise<Diagnosis> alarm;
   auto reported = alarm.get_future();
   Watchdog watchdog(
-      world(), [&](const Diagnosis& verdict) { alarm.set_value(verdict); }, limits);
+      world(), [&](const Diagnosis& diagnosis) { alarm.set_value(diagnosis); }, limits);
   watchdog.begin(Activity::training, 21, never);
   const InCollective in(world().members(), "all-gather", "layers.3");
   ASSERT_EQ(reported.wait_for(test::stretched(60s)), std::future_status::ready);
-  const auto verdict = reported.get();
+  const auto diagnosis = reported.get();
   if (world().rank() == 0)
-    expect_late(verdict, other());
+    expect_late(diagnosis, other());
   else
-    EXPECT_EQ(verdict.line, "");
+    EXPECT_EQ(diagnosis.line, "");
 }
 
 /// The ranks wait in the collectives themselves: all of them within a node, and between nodes only
@@ -524,7 +523,7 @@ TEST_F(LateRank, IsNamedInExchangesBetweenPeers) {
     auto reported = alarm.get_future();
     {
       Watchdog watchdog(
-          world(), [&](const Diagnosis& verdict) { alarm.set_value(verdict); }, limits);
+          world(), [&](const Diagnosis& diagnosis) { alarm.set_value(diagnosis); }, limits);
       watchdog.begin(Activity::training, 21, never);
       const auto event = exchange();
       ASSERT_EQ(reported.wait_for(test::stretched(60s)), std::future_status::ready);
@@ -532,13 +531,13 @@ TEST_F(LateRank, IsNamedInExchangesBetweenPeers) {
       event.wait();
       world().barrier();
     }
-    const auto verdict = reported.get();
-    if (verdict.line.empty()) continue;  // another rank told us
-    EXPECT_EQ(verdict.kind, "late");
-    EXPECT_EQ(verdict.ranks, std::vector{other()});
-    EXPECT_EQ(verdict.axis, "shard");
-    EXPECT_EQ(verdict.collective, send_recv ? "send-recv" : "all-to-all");
-    EXPECT_EQ(verdict.unit, "layers.3");
+    const auto diagnosis = reported.get();
+    if (diagnosis.line.empty()) continue;  // another rank reported it
+    EXPECT_EQ(diagnosis.kind, "late");
+    EXPECT_EQ(diagnosis.ranks, std::vector{other()});
+    EXPECT_EQ(diagnosis.axis, "shard");
+    EXPECT_EQ(diagnosis.collective, send_recv ? "send-recv" : "all-to-all");
+    EXPECT_EQ(diagnosis.unit, "layers.3");
   }
 }
 
@@ -558,15 +557,13 @@ TEST_F(LateRank, IsNamedIfOnlyItsGpuHasNotCome) {
       by_hand.emplace();
     else
       watchdog.emplace(
-          world(), [&](const Diagnosis& verdict) { alarm.set_value(verdict); }, limits);
+          world(), [&](const Diagnosis& diagnosis) { alarm.set_value(diagnosis); }, limits);
     if (watchdog) watchdog->begin(Activity::training, 21, never);
     if (late) stream.run([&] { kernel_ends.get_future().wait(); });
-    auto& queued = QueuedCollectives::instance();
+    auto& recorder = FlightRecorder::instance();
     const auto call = CollectiveCall::of("all-gather", "layers.3", "bf16", 4096);
-    const auto ticket = FlightRecorder::instance().asked(*members, call);
-    const auto number = queued.begin(members, call, ticket, stream.record());
-    stream.run([&] { collective_ends.get_future().wait(); });
-    queued.end(members->id, number, stream.record());
+    recorder.queue(recorder.ask(members, call), stream,
+                   [&] { stream.run([&] { collective_ends.get_future().wait(); }); });
     if (late)
       by_hand->answer({Activity::training, 21, 61, 60, test::always_silent});
     else
@@ -575,15 +572,15 @@ TEST_F(LateRank, IsNamedIfOnlyItsGpuHasNotCome) {
     kernel_ends.set_value();
     collective_ends.set_value();
     stream.record().wait();
-    queued.poll();
+    recorder.poll_queued();
   }
   if (late) return;
-  const auto verdict = reported.get();
-  if (verdict.line.empty()) return;  // another rank told us
-  EXPECT_EQ(verdict.kind, "late");
-  EXPECT_EQ(verdict.ranks, std::vector{other()});
-  EXPECT_EQ(verdict.unit, "layers.3");
-  EXPECT_EQ(verdict.doing, "training step 21");
+  const auto diagnosis = reported.get();
+  if (diagnosis.line.empty()) return;  // another rank reported it
+  EXPECT_EQ(diagnosis.kind, "late");
+  EXPECT_EQ(diagnosis.ranks, std::vector{other()});
+  EXPECT_EQ(diagnosis.unit, "layers.3");
+  EXPECT_EQ(diagnosis.doing, "training step 21");
 }
 
 TEST_F(LateRank, IsNotNamedWithinItsOwnLimit) {
@@ -604,9 +601,9 @@ class LateRankOfTwoHosts : public LateRank {
 };
 
 TEST_F(LateRankOfTwoHosts, IsNamedByTheFirstOnItsHost) {
-  const auto verdict = found_by(2, 3);
-  EXPECT_EQ(verdict.has_value(), world().rank() == 2);
-  if (verdict) expect_late(*verdict, 3);
+  const auto diagnosis = found_by(2, 3);
+  EXPECT_EQ(diagnosis.has_value(), world().rank() == 2);
+  if (diagnosis) expect_late(*diagnosis, 3);
 }
 
 TEST_F(LateRankOfTwoHosts, KeepsTheOtherHostWaitingToo) {

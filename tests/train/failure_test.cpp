@@ -12,7 +12,7 @@
 namespace llamesh::train {
 namespace {
 
-using comm::FlightImage;
+using comm::FlightSnapshot;
 
 template <std::size_t n>
 void set(std::array<char, n>& field, std::string_view text) {
@@ -23,19 +23,19 @@ constexpr std::uint64_t shard = 7;
 
 /// Returns the record of a rank that has done number - 1 collectives along shard and is in the next
 /// one.
-FlightImage record_of(int rank, std::int64_t number, const std::string& subject) {
-  FlightImage image;
-  image.job = 100;
-  image.rank = rank;
-  image.world_size = 4;
-  image.activity = static_cast<std::int32_t>(comm::Activity::training);
-  image.step = 14;
-  image.alive_at = 5'000'000'000;
-  image.stop_signals = 1U << SIGTERM;
-  set(image.host, "node" + std::to_string(rank + 1));
-  set(image.next_host, "node" + std::to_string(rank + 2));
+FlightSnapshot record_of(int rank, std::int64_t number, const std::string& subject) {
+  FlightSnapshot snapshot;
+  snapshot.job = 100;
+  snapshot.rank = rank;
+  snapshot.world_size = 4;
+  snapshot.activity = static_cast<std::int32_t>(comm::Activity::training);
+  snapshot.step = 14;
+  snapshot.alive_at = 5'000'000'000;
+  snapshot.stop_signals = 1U << SIGTERM;
+  set(snapshot.host, "node" + std::to_string(rank + 1));
+  set(snapshot.next_host, "node" + std::to_string(rank + 2));
   for (std::int64_t i = 1; i <= number; ++i) {
-    auto& record = image.records[static_cast<std::size_t>(i)];
+    auto& record = snapshot.records[static_cast<std::size_t>(i)];
     record.ticket = record.number = i;
     record.group = shard;
     record.asked = record.started = i;
@@ -44,11 +44,11 @@ FlightImage record_of(int rank, std::int64_t number, const std::string& subject)
     set(record.kind, "all-gather");
     set(record.subject, subject);
   }
-  return image;
+  return snapshot;
 }
 
-std::vector<FlightImage> four_ranks() {
-  std::vector<FlightImage> records;
+std::vector<FlightSnapshot> four_ranks() {
+  std::vector<FlightSnapshot> records;
   for (const int rank : {0, 1, 2, 3}) records.push_back(record_of(rank, 17, "layers.3"));
   return records;
 }
@@ -113,7 +113,7 @@ TEST(FailureOfRecords, RepeatsWhatARankHasNotedOfItsEnd) {
   for (auto& record : records) record.end.exit_code = 74;
   records[1].stop_signals = 0;  // by which it would be the one that was killed
   auto& end = records[3].end;
-  end.culprit = 3;
+  end.faulty_rank = 3;
   set(end.kind, "error");
   set(end.host, "node4");
   set(end.detail, "cannot write state.h5: No space left on device");

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "comm/calls/in_collective.hpp"
+#include "comm/calls/flight_record.hpp"
 #include "comm/mpi/session.hpp"
 #include "core/file.hpp"
 #include "core/log.hpp"
@@ -112,7 +112,7 @@ TEST(RunLoop, SavesWhereTheStepsSayAndAtTheEnd) {
 }
 
 std::int64_t collectives_entered() {
-  return comm::collectives_entered(world().members()->id);
+  return comm::FlightRecorder::instance().entered(world().members()->id);
 }
 
 /// Returns the number of collectives in which a run measures the GEMM peak again: it does if other

@@ -12,7 +12,7 @@
 #include <thread>
 #include <utility>
 
-#include "comm/calls/in_collective.hpp"
+#include "comm/calls/flight_record.hpp"
 #include "comm/mpi/session.hpp"
 #include "runs/small_run.hpp"
 #include "support.hpp"
@@ -160,7 +160,9 @@ std::int64_t collectives_of_a_step(bool contract) {
   inputs.debug.contract = contract;
   SmallTrainer trainer(inputs);
   trainer->train_step();
-  const auto entered = [] { return comm::collectives_entered(world().members()->id); };
+  const auto entered = [] {
+    return comm::FlightRecorder::instance().entered(world().members()->id);
+  };
   const auto before = entered();
   trainer->train_step();
   return entered() - before;

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "checkpoint/format/format.hpp"
-#include "comm/calls/in_collective.hpp"
+#include "comm/calls/flight_record.hpp"
 #include "comm/mpi/session.hpp"
 #include "core/error.hpp"
 #include "core/process.hpp"

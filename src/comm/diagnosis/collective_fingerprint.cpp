@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "comm/calls/flight_record.hpp"
 #include "comm/diagnosis/fingerprint_check.hpp"
 #include "comm/mpi/exchange.hpp"
 #include "core/error.hpp"
@@ -85,19 +86,13 @@ std::vector<std::string_view> lines_of(std::string_view text) {
 
 }  // namespace
 
-std::uint64_t CollectiveFingerprint::hash() const {
+std::uint64_t fingerprint_of(std::span<const CollectiveCall> calls) {
   RunningHash hash;
-  for (const auto& call : calls_) {
+  for (const auto& call : calls) {
     const auto one = call.fingerprint();
     hash.add(&one, sizeof(one));
   }
   return hash.value();
-}
-
-std::string CollectiveFingerprint::describe() const {
-  std::string text;
-  for (const auto& call : calls_) text += comm::describe(call) + '\n';
-  return text;
 }
 
 std::string first_difference(const std::string& mine, int rank, const std::string& theirs,
@@ -122,14 +117,15 @@ std::string first_difference(const std::string& mine, int rank, const std::strin
 
 namespace {
 
-/// Fails the check: world rank 0 logs both sides, and the first blamed rank reports.
-void fail_on(const Communicator& world, const CollectiveFingerprint& axis,
-             const Difference& difference) {
+/// Fails the check: world rank 0 logs both sides, and the first blamed rank reports. `mine`: this
+/// rank's calls along the axis of that name.
+void fail_on(const Communicator& world, const std::string& name,
+             std::span<const CollectiveCall> mine, const Difference& difference) {
   const auto& [number, blamed, decided, other] = difference;
-  const auto own = axis.describe();
+  std::string own;
+  for (const auto& call : mine) own += describe(call) + '\n';
   const auto differing = world.broadcast(own, blamed.front());
   const auto theirs = world.broadcast(own, other);
-  const auto& name = axis.group().name;
   if (world.rank() == 0)
     spdlog::error("debug.contract: ranks {} and {} differ along {}\n{}", blamed.front(), other,
                   name, first_difference(differing, blamed.front(), theirs, other));
@@ -150,14 +146,17 @@ void fail_on(const Communicator& world, const CollectiveFingerprint& axis,
 
 }  // namespace
 
-void check_fingerprints(const Communicator& world, std::span<CollectiveFingerprint* const> axes) {
-  expects(axes.size() <= max_axes, "{} axes, at most {}", axes.size(), max_axes);
+void check_fingerprints(const Communicator& world, std::span<const Members* const> groups) {
+  expects(groups.size() <= max_axes, "{} axes, at most {}", groups.size(), max_axes);
+  std::vector<std::vector<CollectiveCall>> calls;
   CalledByAxis mine{};
-  for (std::size_t i = 0; i < axes.size(); ++i) mine[i] = {axes[i]->group().id, axes[i]->hash()};
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    calls.push_back(FlightRecorder::instance().take_calls(groups[i]->id));
+    mine[i] = {groups[i]->id, fingerprint_of(calls[i])};
+  }
   const auto all = all_gather(world, mine, "the collectives of the step");
-  const auto difference = find_difference(all, axes.size());
-  if (difference) fail_on(world, *axes[difference->axis], *difference);
-  for (auto* axis : axes) axis->clear();
+  if (const auto difference = find_difference(all, groups.size()))
+    fail_on(world, groups[difference->axis]->name, calls[difference->axis], *difference);
 }
 
 }  // namespace llamesh::comm

@@ -68,12 +68,13 @@ void HangDiagnosis::poll(const RankStatus& mine) {
 }
 
 HangDiagnosis::Answer HangDiagnosis::answer(int source, const Question& question) const {
-  const auto open = collectives_in_progress();
-  const auto same = std::ranges::find_if(open, [&](const CollectiveInProgress& one) {
+  const auto& recorder = FlightRecorder::instance();
+  const auto open = recorder.in_progress();
+  const auto same = std::ranges::find_if(open, [&](const RecordedCollective& one) {
     return one.call.group == question.members && one.call.number == question.collective;
   });
   const bool differs = same != open.end() && name_hash(title(same->call)) != question.what;
-  Answer answer{.has_come = collectives_entered(question.members) >= question.collective,
+  Answer answer{.has_come = recorder.entered(question.members) >= question.collective,
                 .differs = differs,
                 .awaits_late = knows_of_late(question, source),
                 .in_collective = !open.empty(),
@@ -101,7 +102,7 @@ void HangDiagnosis::take(int source, const Answer& answer) {
 /// Keeps one inquiry for each collective in which this rank is stuck.
 void HangDiagnosis::inquire() {
   std::vector<Inquiry> inquiries;
-  for (auto& open : collectives_in_progress()) {
+  for (auto& open : FlightRecorder::instance().in_progress()) {
     if (open.members->ranks.size() == 1 || now_ - open.since < limits_.in_a_collective) continue;
     const auto known = std::ranges::find_if(inquiries_, [&](const Inquiry& inquiry) {
       return inquiry.collective.call.group == open.call.group &&
@@ -134,7 +135,7 @@ void HangDiagnosis::call(Inquiry& inquiry) {
     if (member.number == 0) {
       ask(inquiry, member, rank);
     } else if (!member.waiting) {
-      // Only at its limit can a hanging rank be told from a slow one.
+      // Only at its limit can a hanging rank be distinguished from a slow one.
       const auto& answer = *member.answer;
       const bool at_limit = answer.has_come == 0 && answer.stalled <= answer.limit &&
                             answer.stalled + to_seconds(now_ - member.at) > answer.limit;
@@ -241,52 +242,52 @@ HangDiagnosis::Standing HangDiagnosis::standing(const Inquiry& inquiry) const {
   return same > others ? Standing::with_most : Standing::with_few;
 }
 
-std::optional<Diagnosis> HangDiagnosis::verdict() {
+std::optional<Diagnosis> HangDiagnosis::diagnose() {
   for (Inquiry& inquiry : inquiries_) {
-    const auto culprit = std::ranges::find_if(inquiry.to_ask, [&](int rank) {
+    const auto faulty_rank = std::ranges::find_if(inquiry.to_ask, [&](int rank) {
       return cut_off(inquiry, rank) || differs(inquiry, rank) || to_blame(inquiry, rank);
     });
-    if (culprit == inquiry.to_ask.end()) {
+    if (faulty_rank == inquiry.to_ask.end()) {
       inquiry.found.reset();
       continue;
     }
     if (!inquiry.found) inquiry.found = now_;
-    const bool link = cut_off(inquiry, *culprit);
-    const bool other = !link && differs(inquiry, *culprit);
-    auto time = turn(inquiry, *culprit, link || other);
+    const bool link = cut_off(inquiry, *faulty_rank);
+    const bool other = !link && differs(inquiry, *faulty_rank);
+    auto time = turn(inquiry, *faulty_rank, link || other);
     // Another rank may know better who is alone.
     if (!link && standing(inquiry) == (other ? Standing::undecided : Standing::with_few))
       time += 8 * limits_.answer / 10;
     if (now_ - *inquiry.found < time) continue;
-    if (other) return is_in_another(inquiry, *culprit);
-    return link ? link_is_cut(inquiry, *culprit) : has_not_come(inquiry, *culprit);
+    if (other) return is_in_another(inquiry, *faulty_rank);
+    return link ? link_is_cut(inquiry, *faulty_rank) : has_not_come(inquiry, *faulty_rank);
   }
   return {};
 }
 
-/// Returns how long the verdict must hold before this rank reports it: an answer may be in flight,
-/// and others report first. For a broken link that is the lower rank, and the first on its host;
-/// for a late rank the first rank that waits for it, unless only this one has asked it.
-HangDiagnosis::Clock::duration HangDiagnosis::turn(const Inquiry& inquiry, int culprit,
+/// Returns how long the diagnosis must hold before this rank reports it: an answer may be in
+/// flight, and others report first. For a broken link that is the lower rank, and the first on its
+/// host; for a late rank the first rank that waits for it, unless only this one has asked it.
+HangDiagnosis::Clock::duration HangDiagnosis::turn(const Inquiry& inquiry, int faulty_rank,
                                                    bool link) const {
   const int own = group_.rank();
   const auto& ranks = inquiry.collective.members->ranks;
   std::int64_t before = 0;
   if (link) {
-    const bool alone = alone_can_report(own, culprit, hosts_);
-    before = (own > culprit && !alone ? 1 : 0) + (own > 0 && on_my_host(own - 1) ? 1 : 0);
-  } else if (first_on_host_of(culprit, ranks, hosts_) == culprit) {
+    const bool alone = alone_can_report(own, faulty_rank, hosts_);
+    before = (own > faulty_rank && !alone ? 1 : 0) + (own > 0 && on_my_host(own - 1) ? 1 : 0);
+  } else if (first_on_host_of(faulty_rank, ranks, hosts_) == faulty_rank) {
     for (const int rank : ranks) {
       if (rank == own || before == 2) break;
-      before += rank == culprit ? 0 : 1;
+      before += rank == faulty_rank ? 0 : 1;
     }
   }
   return (1 + 4 * before) * limits_.answer / 10;
 }
 
-void HangDiagnosis::shut_down(bool gave_verdict) {
+void HangDiagnosis::shut_down(bool has_reported) {
   questions_.shut_down(
-      gave_verdict,
+      has_reported,
       [this](int source, const Question& question) { return answer(source, question); },
       [this](int source, const Answer& answer) { take(source, answer); });
 }

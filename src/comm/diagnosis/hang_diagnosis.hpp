@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/calls/in_collective.hpp"
+#include "comm/calls/flight_record.hpp"
 #include "comm/diagnosis/questions.hpp"
 #include "comm/diagnosis/watchdog.hpp"
 #include "comm/mpi/communicator.hpp"
@@ -64,12 +64,12 @@ class HangDiagnosis {
   void reset() { inquiries_.clear(); }
   /// Returns the rank at fault, once that is certain. If several ranks can report it, all but the
   /// first wait for the first to do so.
-  std::optional<Diagnosis> verdict();
+  std::optional<Diagnosis> diagnose();
   /// Returns true if a member in this rank's collective is late but answers, here or to the first
   /// rank on a host: its own limit then applies.
   bool waits_for_another() const;
-  /// Answers until all ranks are here. A rank that `gave_verdict` waits for no answer. Collective.
-  void shut_down(bool gave_verdict);
+  /// Answers until all ranks are here. A rank that `has_reported` waits for no answer. Collective.
+  void shut_down(bool has_reported);
 
  private:
   static constexpr std::size_t text_bytes = 200;
@@ -100,7 +100,7 @@ class HangDiagnosis {
     std::optional<Answer> answer;
   };
   struct Inquiry {
-    CollectiveInProgress collective;
+    RecordedCollective collective;
     std::vector<int> to_ask;
     bool is_leader = false;  ///< this rank is its host's leader
     std::map<int, Asked> asked = {};
@@ -120,7 +120,7 @@ class HangDiagnosis {
   enum class Standing : std::uint8_t { with_most, undecided, with_few };
   Standing standing(const Inquiry& inquiry) const;
   bool to_blame(const Inquiry& inquiry, int rank) const;
-  Clock::duration turn(const Inquiry& inquiry, int culprit, bool link) const;
+  Clock::duration turn(const Inquiry& inquiry, int faulty_rank, bool link) const;
   const std::string& host_of(int rank) const { return hosts_[static_cast<std::size_t>(rank)]; }
   bool on_my_host(int rank) const { return host_of(rank) == host_of(group_.rank()); }
   std::string name_of(int rank) const;

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "comm/calls/in_collective.hpp"
+#include "comm/calls/flight_record.hpp"
 #include "core/clock.hpp"
 
 namespace llamesh::comm {
@@ -13,9 +13,9 @@ namespace {
 constexpr int survey_tag = 3;  // 0: heartbeats, 1 and 2: hang diagnosis
 
 /// Names the collective in which this rank waits for `rank`.
-void set_waiting_for(int rank, Diagnosis& verdict) {
-  for (const auto& open : collectives_in_progress())
-    if (std::ranges::count(open.members->ranks, rank) > 0) return set_waiting(verdict, open);
+void set_waiting_for(int rank, Diagnosis& diagnosis) {
+  for (const auto& open : FlightRecorder::instance().in_progress())
+    if (std::ranges::count(open.members->ranks, rank) > 0) return set_waiting(diagnosis, open);
 }
 
 }  // namespace
@@ -106,21 +106,21 @@ HostSurvey::Findings HostSurvey::findings(int suspect) const {
   return found;
 }
 
-void HostSurvey::shut_down(bool gave_verdict) {
+void HostSurvey::shut_down(bool has_reported) {
   questions_.shut_down(
-      gave_verdict, [](int, const Question&) { return Answer{}; },  // nobody is asked any more
+      has_reported, [](int, const Question&) { return Answer{}; },  // nobody is asked any more
       [this](int source, const Answer& answer) { take(source, answer); });
 }
 
-std::optional<Diagnosis> HostSurvey::verdict(const SilentRank& suspect,
-                                             const HangDiagnosis::RankStatus& mine) const {
+std::optional<Diagnosis> HostSurvey::diagnose(const SilentRank& suspect,
+                                              const HangDiagnosis::RankStatus& mine) const {
   if (suspect.silent <= suspect.limit) return {};
-  return verdict(suspect, mine, findings(suspect.rank));
+  return diagnose(suspect, mine, findings(suspect.rank));
 }
 
-std::optional<Diagnosis> HostSurvey::verdict(const SilentRank& suspect,
-                                             const HangDiagnosis::RankStatus& mine,
-                                             const Findings& found) const {
+std::optional<Diagnosis> HostSurvey::diagnose(const SilentRank& suspect,
+                                              const HangDiagnosis::RankStatus& mine,
+                                              const Findings& found) const {
   const auto grace = std::max<Clock::duration>(suspect.limit / 6, 3 * limits_.interval);
   if (found.part != Part::majority && suspect.silent <= suspect.limit + grace) return {};
   if (found.part == Part::minority) return isolated(found, suspect);
@@ -133,21 +133,21 @@ std::string HostSurvey::name_of(int rank) const {
 }
 
 Diagnosis HostSurvey::isolated(const Findings& found, const SilentRank& suspect) const {
-  Diagnosis verdict;
-  verdict.line = fmt::format(
+  Diagnosis diagnosis;
+  diagnosis.line = fmt::format(
       "{} has heard from {} of {} hosts, its own included, for {:.0f} s: it seems to be cut off, "
       "and "
       "leaves the verdict to the others",
       name_of(group_.rank()), found.reached, found.hosts, to_seconds(suspect.silent));
-  verdict.of_minority = true;
-  return verdict;
+  diagnosis.of_minority = true;
+  return diagnosis;
 }
 
 Diagnosis HostSurvey::link_is_cut(const Findings& found, const SilentRank& suspect,
                                   const HangDiagnosis::RankStatus& mine) const {
   const int own = group_.rank();
   const auto [first, second] = std::minmax(suspect.rank, own);
-  Diagnosis verdict{
+  Diagnosis diagnosis{
       fmt::format("{} and {} cannot reach each other: rank {} has received no heartbeat for "
                   "{:.0f} s, and {} other {} {}",
                   name_of(first), name_of(second), own, to_seconds(suspect.silent),
@@ -159,8 +159,8 @@ Diagnosis HostSurvey::link_is_cut(const Findings& found, const SilentRank& suspe
       "link",
       mine.activity,
       mine.step};
-  set_waiting_for(suspect.rank, verdict);
-  return verdict;
+  set_waiting_for(suspect.rank, diagnosis);
+  return diagnosis;
 }
 
 Diagnosis HostSurvey::lost(const Findings& found, const SilentRank& suspect) const {
@@ -172,7 +172,7 @@ Diagnosis HostSurvey::lost(const Findings& found, const SilentRank& suspect) con
                     host_of(group_.rank()), found.reached, found.hosts);
   else if (found.suspect_is_silent)
     who = fmt::format("; {} answers no other host", host_of(suspect.rank));
-  Diagnosis verdict{
+  Diagnosis diagnosis{
       fmt::format("{} has sent no heartbeat for {:.0f} s; at the last one it was {}{}",
                   name_of(suspect.rank), to_seconds(suspect.silent), doing, who),
       {suspect.rank},
@@ -181,8 +181,8 @@ Diagnosis HostSurvey::lost(const Findings& found, const SilentRank& suspect) con
       "lost",
       suspect.activity,
       suspect.step};
-  set_waiting_for(suspect.rank, verdict);
-  return verdict;
+  set_waiting_for(suspect.rank, diagnosis);
+  return diagnosis;
 }
 
 }  // namespace llamesh::comm

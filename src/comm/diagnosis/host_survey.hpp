@@ -62,13 +62,14 @@ class HostSurvey {
   Findings findings(int suspect) const;
   /// Returns who is cut off, once `suspect` exceeds its limit. A rank outside the majority waits
   /// some seconds longer: the others report first, and their alarm may still reach it.
-  std::optional<Diagnosis> verdict(const SilentRank& suspect,
-                                   const HangDiagnosis::RankStatus& mine) const;
+  std::optional<Diagnosis> diagnose(const SilentRank& suspect,
+                                    const HangDiagnosis::RankStatus& mine) const;
   /// Returns who is cut off, given these findings.
-  std::optional<Diagnosis> verdict(const SilentRank& suspect, const HangDiagnosis::RankStatus& mine,
-                                   const Findings& found) const;
+  std::optional<Diagnosis> diagnose(const SilentRank& suspect,
+                                    const HangDiagnosis::RankStatus& mine,
+                                    const Findings& found) const;
   /// Answers until all ranks are here. Collective.
-  void shut_down(bool gave_verdict);
+  void shut_down(bool has_reported);
 
  private:
   static constexpr std::int64_t nobody = -1;

@@ -15,7 +15,6 @@
 #include <thread>
 
 #include "comm/calls/flight_record.hpp"
-#include "comm/calls/queued_collectives.hpp"
 #include "comm/diagnosis/hang_diagnosis.hpp"
 #include "comm/diagnosis/host_survey.hpp"
 #include "comm/mpi/mpi.hpp"
@@ -66,13 +65,13 @@ std::string describe(Activity activity, std::int64_t step) {
   return "unknown work";
 }
 
-void set_waiting(Diagnosis& verdict, const CollectiveInProgress& collective) {
-  verdict.axis = collective.members->name;
-  verdict.collective = collective.call.kind.data();
-  verdict.unit = collective.call.subject.data();
-  verdict.waiting = collective.members->ranks;
-  std::erase_if(verdict.waiting, [&](int rank) {
-    return std::ranges::find(verdict.ranks, rank) != verdict.ranks.end();
+void set_waiting(Diagnosis& diagnosis, const RecordedCollective& collective) {
+  diagnosis.axis = collective.members->name;
+  diagnosis.collective = collective.call.kind.data();
+  diagnosis.unit = collective.call.subject.data();
+  diagnosis.waiting = collective.members->ranks;
+  std::erase_if(diagnosis.waiting, [&](int rank) {
+    return std::ranges::find(diagnosis.ranks, rank) != diagnosis.ranks.end();
   });
 }
 
@@ -132,18 +131,19 @@ struct Watchdog::Watch {
       FlightRecorder::instance().tick();
       send_heartbeat();
       receive_heartbeats();
-      QueuedCollectives::instance().poll();  // last: a driver that hangs must not silence this rank
+      FlightRecorder::instance()
+          .poll_queued();  // last: a driver that hangs must not silence this rank
       hang_diagnosis.poll(status());
       survey.poll(silent_for() > 3 * limits.interval ? std::optional(previous) : std::nullopt);
-      const auto verdict = find_hang();
-      if (!verdict && last_heartbeat.activity != Heartbeat::alarm) continue;
+      const auto diagnosis = find_hang();
+      if (!diagnosis && last_heartbeat.activity != Heartbeat::alarm) continue;
       forward_alarm();
       const auto sound = [&] {
         const std::lock_guard alarm_lock(mutex);
         return alarm;
       }();
       sounded = true;
-      sound(verdict.value_or(Diagnosis{}));
+      sound(diagnosis.value_or(Diagnosis{}));
       return;
     }
   }
@@ -254,8 +254,8 @@ struct Watchdog::Watch {
 
   /// The rank at fault when something hangs.
   std::optional<Diagnosis> find_hang() {
-    if (auto verdict = survey.verdict(silent_rank(), status())) return verdict;
-    if (auto verdict = hang_diagnosis.verdict()) return verdict;
+    if (auto diagnosis = survey.diagnose(silent_rank(), status())) return diagnosis;
+    if (auto diagnosis = hang_diagnosis.diagnose()) return diagnosis;
     // The ranks that wait for this one know in which collective: they report first.
     const auto mine = status();
     const double later = group.size() > 1 ? 6 * to_seconds(limits.interval) : 0;
@@ -277,19 +277,19 @@ struct Watchdog::Watch {
   }
 
   Diagnosis stuck(const HangDiagnosis::RankStatus& mine) {
-    const auto open = collectives_in_progress();
+    const auto open = FlightRecorder::instance().in_progress();
     const auto doing_now = describe(mine.activity, mine.step) +
                            (open.empty() ? "" : ", in the " + title(open.front().call));
-    Diagnosis verdict{fmt::format("{} has been {} for {:.0f} s and makes no progress",
-                                  name_of(group.rank()), doing_now, mine.stalled),
-                      {group.rank()},
-                      {host_of(group.rank())},
-                      doing_now,
-                      "stuck",
-                      mine.activity,
-                      mine.step};
-    if (!open.empty()) set_waiting(verdict, open.front());
-    return verdict;
+    Diagnosis diagnosis{fmt::format("{} has been {} for {:.0f} s and makes no progress",
+                                    name_of(group.rank()), doing_now, mine.stalled),
+                        {group.rank()},
+                        {host_of(group.rank())},
+                        doing_now,
+                        "stuck",
+                        mine.activity,
+                        mine.step};
+    if (!open.empty()) set_waiting(diagnosis, open.front());
+    return diagnosis;
   }
 
   const std::string& host_of(int rank) const { return hosts[static_cast<std::size_t>(rank)]; }
@@ -365,7 +365,7 @@ void Watchdog::progress() {
   watch_->progress();
 }
 
-void Watchdog::await_verdict() const {
+void Watchdog::await_diagnosis() const {
   // A rank outside the majority reports after the silence and a sixth of it (HostSurvey).
   std::this_thread::sleep_for(watch_->limits.silence * 3 / 2);
 }

@@ -46,14 +46,14 @@ struct Diagnosis {
   std::string unit = {};          ///< "layers.3"
   std::vector<int> waiting = {};  ///< its members, except those at fault
   /// True if this rank reaches only a minority of the hosts: it reports its view, and the others
-  /// give the verdict.
+  /// give the diagnosis.
   bool of_minority = false;
 };
 
-struct CollectiveInProgress;
+struct RecordedCollective;
 
 /// Sets the collective and the members that wait in it, except the ranks at fault.
-void set_waiting(Diagnosis& verdict, const CollectiveInProgress& collective);
+void set_waiting(Diagnosis& diagnosis, const RecordedCollective& collective);
 
 /// Detector for a rank without progress: stopped, on a node that froze or lost the network, or
 /// waiting for something that never happens. A thread on each rank sends a heartbeat to the next
@@ -61,13 +61,13 @@ void set_waiting(Diagnosis& verdict, const CollectiveInProgress& collective);
 /// It also checks how long its own rank has been in its current activity. If that is stuck in a
 /// collective, it asks the other ranks where they are (comm/diagnosis/hang_diagnosis.hpp). If the
 /// previous rank is silent, it asks other hosts who is cut off (comm/diagnosis/host_survey.hpp); a
-/// rank that reaches fewer hosts than others lets them give the verdict first. An alarm is passed
+/// rank that reaches fewer hosts than others lets them give the diagnosis first. An alarm is passed
 /// on from rank to rank, for ranks that the launcher can no longer reach; only the first alarm
 /// counts.
 class Watchdog {
  public:
   /// Callback that runs on the watchdog's thread and should end the job.
-  using Alarm = std::function<void(const Diagnosis& verdict)>;
+  using Alarm = std::function<void(const Diagnosis& diagnosis)>;
 
   struct Limits {
     std::chrono::milliseconds interval{1000};  ///< between heartbeats
@@ -102,7 +102,7 @@ class Watchdog {
   void progress();
   /// Waits as long as the watchdogs take to find a lost rank; the alarm then ends the process. Call
   /// it after an MpiFailure. Returns if nobody is found to be at fault.
-  void await_verdict() const;
+  void await_diagnosis() const;
   /// Replaces the callback.
   void set_alarm(Alarm alarm);
 

@@ -198,9 +198,9 @@ bool DeviceMesh::healthy() const {
 
 void DeviceMesh::check_fingerprints() const {
   if (!keeps_fingerprints_) return;
-  std::vector<CollectiveFingerprint*> axes;
-  for (const auto* axis : all()) axes.push_back(axis->collectives->fingerprint());
-  comm::check_fingerprints(*world_, axes);
+  std::vector<const Members*> groups;
+  for (const auto* axis : all()) groups.push_back(axis->collectives->members().get());
+  comm::check_fingerprints(*world_, groups);
 }
 
 std::string describe(const ParallelDims& dims, const Topology& topology) {

@@ -9,7 +9,7 @@
 #include <numeric>
 #include <optional>
 
-#include "comm/calls/in_collective.hpp"
+#include "comm/calls/flight_record.hpp"
 #include "comm/mpi/exchange.hpp"
 #include "comm/mpi/mpi.hpp"
 #include "comm/mpi/session.hpp"

@@ -41,7 +41,7 @@ class PeerFailure : public Error {
 
 /// Error from an MPI call of a rank that has peers. MPI's codes do not tell a lost peer from a
 /// fault of its own, so the run counts as stopped early and is started again, unless the watchdogs
-/// find another cause (Watchdog::await_verdict()).
+/// find another cause (Watchdog::await_diagnosis()).
 class MpiFailure : public Error {
  public:
   explicit MpiFailure(const std::string& what) : Error(ExitCode::stopped_early, what) {}

@@ -7,9 +7,6 @@
 #include <utility>
 
 #include "comm/calls/flight_record.hpp"
-#include "comm/calls/in_collective.hpp"
-#include "comm/calls/queued_collectives.hpp"
-#include "comm/diagnosis/collective_fingerprint.hpp"
 #include "comm/mpi/backoff.hpp"
 #include "core/hash.hpp"
 #include "device/queue.hpp"
@@ -38,7 +35,8 @@ Collectives::Collectives(int rank, int size)
 Collectives::~Collectives() = default;
 
 void Collectives::keep_fingerprint() {
-  if (!fingerprint_) fingerprint_ = std::make_unique<CollectiveFingerprint>(members_);
+  FlightRecorder::instance().keep_calls(members_->id);
+  keeps_fingerprint_ = true;
 }
 
 double Collectives::seconds_exposed() const {
@@ -48,7 +46,7 @@ double Collectives::seconds_exposed() const {
 void Collectives::finish() {
   if (std::uncaught_exceptions() > 0) stop_waiting();
   stream_ = device::Stream::calling_thread();
-  QueuedCollectives::instance().poll();
+  FlightRecorder::instance().poll_queued();
 }
 
 CollectiveCall Collectives::call_of(const char* kind, const Tensor& tensor) const {
@@ -61,31 +59,20 @@ template <class Move>
 device::Event Collectives::submit(const CollectiveCall& call, std::int64_t bytes,
                                   const device::Event& after, Move move) {
   bytes_sent_ += bytes;
-  if (fingerprint_) fingerprint_->note(call);
   stream_.wait(after);
   if (!members_) {  // simulated
     move(call);
     return stream_.record();
   }
-  const auto ticket = FlightRecorder::instance().asked(*members_, call);
-  stream_.run([this, call, ticket, move = std::move(move)] {
-    if (stream_.on_gpu()) return queue(call, ticket, move);
-    const InCollective in(members_, call, ticket);
+  auto& recorder = FlightRecorder::instance();
+  stream_.run([this, &recorder, asked = recorder.ask(members_, call), move = std::move(move)] {
+    if (stream_.on_gpu()) return recorder.queue(asked, stream_, [&] { move(asked.call); });
+    const InCollective in(asked);
     const auto start = Clock::now();
-    move(call);
+    move(asked.call);
     nanoseconds_ += std::chrono::nanoseconds(Clock::now() - start).count();
   });
   return stream_.record();
-}
-
-/// Queues a collective on the GPU. It counts as in progress while the GPU is in it.
-template <class Move>
-void Collectives::queue(const CollectiveCall& call, std::int64_t ticket, const Move& move) {
-  auto& queued = QueuedCollectives::instance();
-  const TraceRange range(call.kind.data(), call.subject.data(), members_->name);
-  const auto number = queued.begin(members_, call, ticket, stream_.record());
-  move(call);
-  queued.end(members_->id, number, stream_.record());
 }
 
 device::Event Collectives::all_gather(Tensor whole, Tensor mine, device::Event after) {

@@ -14,8 +14,6 @@
 
 namespace llamesh::comm {
 
-class CollectiveFingerprint;
-
 /// Returns the same ranks under another id: collectives on a stream's worker have their own order,
 /// separate from those that a rank calls on its communicator.
 std::shared_ptr<const Members> data_plane(const Members& group);
@@ -105,10 +103,9 @@ class Collectives {
   /// sizes by peer: the bytes for other ranks.
   std::int64_t bytes_sent() const { return bytes_sent_.load(); }
 
-  /// Starts recording this rank's calls for check_fingerprints(). The first call counts.
+  /// Starts keeping this rank's calls for check_fingerprints().
   void keep_fingerprint();
-  /// Returns the recorded calls; null if they are not recorded.
-  CollectiveFingerprint* fingerprint() const { return fingerprint_.get(); }
+  bool keeps_fingerprint() const { return keeps_fingerprint_; }
   const std::shared_ptr<const Members>& members() const { return members_; }
 
   /// Returns this rank's total seconds in collectives on CPUs, waits for other ranks included.
@@ -150,13 +147,11 @@ class Collectives {
   template <class Move>
   device::Event submit(const CollectiveCall& call, std::int64_t bytes, const device::Event& after,
                        Move move);
-  template <class Move>
-  void queue(const CollectiveCall& call, std::int64_t ticket, const Move& move);
 
   std::shared_ptr<const Members> members_;  ///< null: simulated
   int rank_;
   int size_;
-  std::unique_ptr<CollectiveFingerprint> fingerprint_;
+  bool keeps_fingerprint_ = false;
   const char* subject_ = "";
   std::atomic<std::int64_t> bytes_sent_{0};
   std::atomic<std::int64_t> nanoseconds_{0};  ///< in collectives

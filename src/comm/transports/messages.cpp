@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "comm/calls/in_collective.hpp"
+#include "comm/calls/flight_record.hpp"
 #include "comm/mpi/mpi.hpp"
 
 namespace llamesh::comm {

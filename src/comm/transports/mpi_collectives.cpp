@@ -50,7 +50,7 @@ void MpiCollectives::move_parts(const CollectiveCall& call, const PeerParts& rec
 
 void MpiCollectives::compare(const CollectiveCall& call) {
   std::vector by_rank{call.fingerprint()};
-  if (fingerprint() != nullptr && size() > 1)
+  if (keeps_fingerprint() && size() > 1)
     by_rank = comm::all_gather(exchange_.group(), by_rank.front(), "what the ranks call");
   fingerprint_check_.next(call, by_rank, exchange_.group());
 }

@@ -14,7 +14,7 @@
 #include <cstring>
 #include <ctime>
 
-#include "comm/calls/in_collective.hpp"
+#include "comm/calls/flight_record.hpp"
 #include "comm/mpi/backoff.hpp"
 #include "comm/mpi/mpi.hpp"
 #include "core/error.hpp"

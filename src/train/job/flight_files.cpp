@@ -22,7 +22,7 @@ namespace llamesh::train {
 namespace {
 
 namespace fs = std::filesystem;
-using comm::FlightImage;
+using comm::FlightSnapshot;
 
 /// The record to copy, and its destination.
 struct Kept {
@@ -57,35 +57,35 @@ std::vector<fs::path> files_in(const fs::path& folder, const std::string& prefix
 
 /// Reads a record; null if it is not one, or not this user's: anybody may write to /dev/shm.
 /// Records are larger than the stack may be (ulimit -s).
-std::unique_ptr<FlightImage> read_image(const fs::path& path) {
+std::unique_ptr<FlightSnapshot> read_snapshot(const fs::path& path) {
   struct stat status {};
   if (lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode) || status.st_uid != geteuid() ||
-      status.st_size != static_cast<off_t>(sizeof(FlightImage)))
+      status.st_size != static_cast<off_t>(sizeof(FlightSnapshot)))
     return nullptr;
-  auto image = std::make_unique<FlightImage>();
-  Descriptor::to_read(path).read(0, image.get(), sizeof(FlightImage));
-  if (image->layout != FlightImage::known_layout || image->rank < 0 ||
-      image->world_size <= image->rank || image->world_size > 10'000'000)
+  auto snapshot = std::make_unique<FlightSnapshot>();
+  Descriptor::to_read(path).read(0, snapshot.get(), sizeof(FlightSnapshot));
+  if (snapshot->layout != FlightSnapshot::known_layout || snapshot->rank < 0 ||
+      snapshot->world_size <= snapshot->rank || snapshot->world_size > 10'000'000)
     return nullptr;
-  image->host.back() = image->next_host.back() = '\0';
-  image->end.kind.back() = image->end.host.back() = image->end.detail.back() = '\0';
-  for (auto& record : image->records)
+  snapshot->host.back() = snapshot->next_host.back() = '\0';
+  snapshot->end.kind.back() = snapshot->end.host.back() = snapshot->end.detail.back() = '\0';
+  for (auto& record : snapshot->records)
     record.axis.back() = record.kind.back() = record.subject.back() = record.dtype.back() = '\0';
-  return image;
+  return snapshot;
 }
 
-void write_image(const fs::path& path, const FlightImage& image) {
-  Descriptor::to_write(path, O_WRONLY | O_CREAT | O_TRUNC).write(0, &image, sizeof(image));
+void write_snapshot(const fs::path& path, const FlightSnapshot& snapshot) {
+  Descriptor::to_write(path, O_WRONLY | O_CREAT | O_TRUNC).write(0, &snapshot, sizeof(snapshot));
 }
 
 /// Moves records left on this node by earlier starts into the run folder.
 void collect(const fs::path& run_folder) {
   for (const auto& path : files_in("/dev/shm", prefix_of(run_folder))) {
-    if (const auto image = read_image(path)) {
+    if (const auto snapshot = read_snapshot(path)) {
       make_folder(flight_folder(run_folder));
-      const auto to = flight_folder(run_folder) / file_name(image->rank);
-      const auto there = read_image(to);
-      if (!there || there->job <= image->job) write_image(to, *image);
+      const auto to = flight_folder(run_folder) / file_name(snapshot->rank);
+      const auto there = read_snapshot(to);
+      if (!there || there->job <= snapshot->job) write_snapshot(to, *snapshot);
     }
     std::error_code ignored;
     fs::remove(path, ignored);
@@ -144,24 +144,24 @@ void FlightFiles::dump() noexcept {
   quietly("a flight record", [] {
     const std::lock_guard lock(kept().mutex);
     if (kept().own.empty()) return;
-    const auto image = read_image(kept().own);
+    const auto snapshot = read_snapshot(kept().own);
     const auto folder = kept().to.parent_path();
     // Does not make a run folder again that was removed or renamed.
-    if (!image || !fs::is_directory(folder.parent_path())) return;
+    if (!snapshot || !fs::is_directory(folder.parent_path())) return;
     make_folder(folder);
-    write_image(kept().to, *image);
+    write_snapshot(kept().to, *snapshot);
     std::error_code ignored;
     fs::remove(kept().own, ignored);  // the process ends
   });
 }
 
 std::optional<Failure> read_failure(const fs::path& run_folder) {
-  std::vector<FlightImage> images;
+  std::vector<FlightSnapshot> snapshots;
   for (const auto& path : files_in(flight_folder(run_folder), "rank-"))
     quietly("a flight record", [&] {
-      if (const auto image = read_image(path)) images.push_back(*image);
+      if (const auto snapshot = read_snapshot(path)) snapshots.push_back(*snapshot);
     });
-  return failure_of_records(images);
+  return failure_of_records(snapshots);
 }
 
 void put_records_aside(const fs::path& run_folder) {

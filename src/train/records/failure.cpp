@@ -22,7 +22,7 @@ namespace {
 
 using comm::Activity;
 using comm::FlightEntry;
-using comm::FlightImage;
+using comm::FlightSnapshot;
 
 constexpr std::array phases{"starting",   "building", "resuming", "training",
                             "evaluating", "saving",   "copying",  "ending"};
@@ -32,37 +32,37 @@ std::string phase_of(std::int64_t activity) {
   return known ? phases[static_cast<std::size_t>(activity)] : "";
 }
 
-std::string doing(const FlightImage& image) {
-  return comm::describe(static_cast<Activity>(image.activity), image.step);
+std::string doing(const FlightSnapshot& snapshot) {
+  return comm::describe(static_cast<Activity>(snapshot.activity), snapshot.step);
 }
 
-bool was_asked_to_end(const FlightImage& image) {
-  return (image.stop_signals & (1U << static_cast<unsigned>(SIGTERM))) != 0;
+bool was_asked_to_end(const FlightSnapshot& snapshot) {
+  return (snapshot.stop_signals & (1U << static_cast<unsigned>(SIGTERM))) != 0;
 }
 
 /// Returns the oldest collective that the rank had not left; null: none.
-const FlightEntry* open_in(const FlightImage& image) {
+const FlightEntry* open_in(const FlightSnapshot& snapshot) {
   const FlightEntry* oldest = nullptr;
-  for (const auto& record : image.records)
+  for (const auto& record : snapshot.records)
     if (record.in_progress() && (oldest == nullptr || record.ticket < oldest->ticket))
       oldest = &record;
   return oldest;
 }
 
-bool is_member(const FlightImage& image, std::uint64_t group) {
-  return std::ranges::any_of(image.records, [&](const FlightEntry& record) {
+bool is_member(const FlightSnapshot& snapshot, std::uint64_t group) {
+  return std::ranges::any_of(snapshot.records, [&](const FlightEntry& record) {
     return record.ticket != 0 && record.group == group;
   });
 }
 
-using ByRank = std::map<int, const FlightImage*>;
+using ByRank = std::map<int, const FlightSnapshot*>;
 
 /// Maps ranks to their records from the newest start.
-ByRank by_rank_of(std::span<const FlightImage> records) {
-  const auto newest = std::ranges::max_element(records, {}, &FlightImage::job)->job;
+ByRank by_rank_of(std::span<const FlightSnapshot> records) {
+  const auto newest = std::ranges::max_element(records, {}, &FlightSnapshot::job)->job;
   ByRank by_rank;
-  for (const auto& image : records)
-    if (image.job == newest) by_rank.emplace(image.rank, &image);
+  for (const auto& snapshot : records)
+    if (snapshot.job == newest) by_rank.emplace(snapshot.rank, &snapshot);
   return by_rank;
 }
 
@@ -74,10 +74,10 @@ std::vector<int> died_first(const ByRank& by_rank) {
   const bool some_asked = std::ranges::any_of(
       by_rank, [](const auto& entry) { return was_asked_to_end(*entry.second); });
   std::int64_t last = 0;
-  for (const auto& [rank, image] : by_rank) last = std::max(last, image->alive_at);
+  for (const auto& [rank, snapshot] : by_rank) last = std::max(last, snapshot->alive_at);
   std::vector<int> died;
-  for (const auto& [rank, image] : by_rank)
-    if (some_asked ? !was_asked_to_end(*image) : image->alive_at + two_heartbeats < last)
+  for (const auto& [rank, snapshot] : by_rank)
+    if (some_asked ? !was_asked_to_end(*snapshot) : snapshot->alive_at + two_heartbeats < last)
       died.push_back(rank);
   std::ranges::stable_sort(died, {}, [&](int rank) { return by_rank.at(rank)->alive_at; });
   return died;
@@ -92,14 +92,14 @@ std::vector<int> without_record(const ByRank& by_rank) {
 
 /// Returns what the lowest rank that says why noted about its end (comm::RankEnd).
 std::optional<Failure> noted(const ByRank& by_rank) {
-  for (const auto& [rank, image] : by_rank) {
-    const auto& end = image->end;
+  for (const auto& [rank, snapshot] : by_rank) {
+    const auto& end = snapshot->end;
     if (end.exit_code < 0 || end.detail.front() == '\0') continue;
     return Failure{.kind = end.kind.data(),
-                   .rank = end.culprit,
+                   .rank = end.faulty_rank,
                    .host = end.host.data(),
-                   .phase = phase_of(image->activity),
-                   .step = image->step,
+                   .phase = phase_of(snapshot->activity),
+                   .step = snapshot->step,
                    .detail = end.detail.data()};
   }
   return {};
@@ -109,22 +109,22 @@ std::optional<Failure> noted(const ByRank& by_rank) {
 bool may_be_one_lost_host(const std::vector<int>& missing, const ByRank& by_rank) {
   std::set<std::string_view> lost;  // hosts, as far as the ranks before them tell
   std::set<std::string_view> seen;
-  for (const auto& [rank, image] : by_rank) {
-    seen.insert(image->host.data());
-    if (std::ranges::binary_search(missing, (rank + 1) % image->world_size))
-      lost.insert(image->next_host.data());
+  for (const auto& [rank, snapshot] : by_rank) {
+    seen.insert(snapshot->host.data());
+    if (std::ranges::binary_search(missing, (rank + 1) % snapshot->world_size))
+      lost.insert(snapshot->next_host.data());
   }
   return lost.size() <= 1 &&
          std::ranges::none_of(lost, [&](auto host) { return seen.contains(host); });
 }
 
-/// Sets the ranks that waited in a collective with the culprit, and describes that collective.
+/// Sets the ranks that waited in a collective with the faulty rank, and describes that collective.
 std::string set_waiting(Failure& failure, const ByRank& by_rank) {
   const auto found = by_rank.find(failure.rank);
   std::string in_what;
-  for (const auto& [rank, image] : by_rank) {
+  for (const auto& [rank, snapshot] : by_rank) {
     if (rank == failure.rank) continue;
-    const auto* const open = open_in(*image);
+    const auto* const open = open_in(*snapshot);
     if (open == nullptr || (found != by_rank.end() && !is_member(*found->second, open->group)))
       continue;
     if (failure.waiting.empty()) {
@@ -140,16 +140,16 @@ std::string set_waiting(Failure& failure, const ByRank& by_rank) {
 }
 
 Failure killed(const std::vector<int>& died, const ByRank& by_rank) {
-  const FlightImage& image = *by_rank.at(died.front());
+  const FlightSnapshot& snapshot = *by_rank.at(died.front());
   Failure failure{.kind = "killed",
-                  .rank = image.rank,
-                  .host = image.host.data(),
-                  .phase = phase_of(image.activity),
-                  .step = image.step};
-  const auto* const open = open_in(image);
+                  .rank = snapshot.rank,
+                  .host = snapshot.host.data(),
+                  .phase = phase_of(snapshot.activity),
+                  .step = snapshot.step};
+  const auto* const open = open_in(snapshot);
   const auto waited = set_waiting(failure, by_rank);
   failure.detail = fmt::format(
-      "rank {} on {} was killed while {}{}; {}{}", failure.rank, failure.host, doing(image),
+      "rank {} on {} was killed while {}{}; {}{}", failure.rank, failure.host, doing(snapshot),
       open == nullptr ? ""
                       : fmt::format(", in the {} (number {} there)", title(*open), open->number),
       waited,
@@ -159,7 +159,7 @@ Failure killed(const std::vector<int>& died, const ByRank& by_rank) {
 }
 
 Failure vanished(const std::vector<int>& missing, const ByRank& by_rank) {
-  const FlightImage& witness = *by_rank.begin()->second;
+  const FlightSnapshot& witness = *by_rank.begin()->second;
   const auto before = by_rank.find((missing.front() + witness.world_size - 1) % witness.world_size);
   Failure failure{.kind = "vanished",
                   .rank = missing.front(),
@@ -174,15 +174,15 @@ Failure vanished(const std::vector<int>& missing, const ByRank& by_rank) {
   return failure;
 }
 
-bool ended_by_itself(const FlightImage& image) {
-  return image.end.exit_code >= 0;
+bool ended_by_itself(const FlightSnapshot& snapshot) {
+  return snapshot.end.exit_code >= 0;
 }
 
 /// Where a rank ended by itself, it is the one that is quoted.
 Failure unknown(const std::vector<int>& missing, const ByRank& by_rank) {
   const auto ended = std::ranges::find_if(
       by_rank, [](const auto& entry) { return ended_by_itself(*entry.second); });
-  const FlightImage& witness = *(ended == by_rank.end() ? by_rank.begin() : ended)->second;
+  const FlightSnapshot& witness = *(ended == by_rank.end() ? by_rank.begin() : ended)->second;
   Failure failure{.kind = "unknown", .phase = phase_of(witness.activity), .step = witness.step};
   failure.detail = fmt::format(
       "why it ended is not known{}; rank {} was {}{}",
@@ -195,7 +195,7 @@ Failure unknown(const std::vector<int>& missing, const ByRank& by_rank) {
 }
 
 Failure all_ended(const ByRank& by_rank) {
-  const FlightImage& witness = *by_rank.begin()->second;
+  const FlightSnapshot& witness = *by_rank.begin()->second;
   Failure failure{.kind = "ended", .phase = phase_of(witness.activity), .step = witness.step};
   failure.detail =
       fmt::format("all {} ranks ended at once while {}; none of them died before the others",
@@ -205,17 +205,17 @@ Failure all_ended(const ByRank& by_rank) {
 
 }  // namespace
 
-Failure failure_of(const comm::Diagnosis& verdict) {
-  return {verdict.kind,
-          verdict.ranks.empty() ? -1 : verdict.ranks.front(),
-          verdict.hosts.empty() ? "" : verdict.hosts.front(),
-          phase_of(static_cast<std::int64_t>(verdict.activity)),
-          verdict.step,
-          verdict.axis,
-          verdict.collective,
-          verdict.unit,
-          verdict.waiting,
-          verdict.line};
+Failure failure_of(const comm::Diagnosis& diagnosis) {
+  return {diagnosis.kind,
+          diagnosis.ranks.empty() ? -1 : diagnosis.ranks.front(),
+          diagnosis.hosts.empty() ? "" : diagnosis.hosts.front(),
+          phase_of(static_cast<std::int64_t>(diagnosis.activity)),
+          diagnosis.step,
+          diagnosis.axis,
+          diagnosis.collective,
+          diagnosis.unit,
+          diagnosis.waiting,
+          diagnosis.line};
 }
 
 Failure failure_of_error(const std::string& error) {
@@ -235,7 +235,7 @@ bool is_fault_of_reporter(std::string_view error) {
   return std::ranges::any_of(texts, [&](auto text) { return error.find(text) != error.npos; });
 }
 
-std::optional<Failure> failure_of_records(std::span<const FlightImage> records) {
+std::optional<Failure> failure_of_records(std::span<const FlightSnapshot> records) {
   if (records.empty()) return {};
   const auto by_rank = by_rank_of(records);
   if (auto failure = noted(by_rank)) return failure;

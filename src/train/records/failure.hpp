@@ -35,7 +35,7 @@ struct Failure {
   bool operator==(const Failure&) const = default;
 };
 
-Failure failure_of(const comm::Diagnosis& verdict);
+Failure failure_of(const comm::Diagnosis& diagnosis);
 /// Converts an error on this rank.
 Failure failure_of_error(const std::string& error);
 
@@ -50,7 +50,7 @@ void note_end(ExitCode code, const Failure& failure) noexcept;
 
 /// Diagnoses one start from its flight records, in any order, if it could not report itself.
 /// Returns nothing without records. Pure.
-std::optional<Failure> failure_of_records(std::span<const comm::FlightImage> records);
+std::optional<Failure> failure_of_records(std::span<const comm::FlightSnapshot> records);
 
 /// Returns <run folder>/failure.json.
 std::filesystem::path failure_file(const std::filesystem::path& run_folder);

@@ -80,10 +80,10 @@ void write_run_state(const std::filesystem::path& run_folder, const RunState& st
 /// being reported.
 void record_failure(const std::filesystem::path& run_folder, ExitCode code,
                     const std::string& reason) noexcept;
-/// Records ranks that hang or are lost. If several ranks report, the first verdict is kept; returns
-/// false for the others.
+/// Records ranks that hang or are lost. If several ranks report, the first diagnosis is kept;
+/// returns false for the others.
 bool record_failure(const std::filesystem::path& run_folder, ExitCode code,
-                    const comm::Diagnosis& verdict) noexcept;
+                    const comm::Diagnosis& diagnosis) noexcept;
 
 /// Returns the state for a start on `hosts` that continues after `step`. Under a scheduler, throws
 /// exit 93 if each of the previous two starts gained at most one step, for any reason (a fault, or

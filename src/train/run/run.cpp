@@ -312,7 +312,7 @@ RunEnd run(const comm::Communicator& world, const Setup& setup, const std::strin
     run.on_failure(/*on_this_rank=*/false);
     throw;
   } catch (const std::exception& any) {
-    if (dynamic_cast<const comm::MpiFailure*>(&any) != nullptr) watchdog.await_verdict();
+    if (dynamic_cast<const comm::MpiFailure*>(&any) != nullptr) watchdog.await_diagnosis();
     const Error error = as_error(any);
     run.on_failure(/*on_this_rank=*/true);
     record_failure(folder, error.code(), error.what());

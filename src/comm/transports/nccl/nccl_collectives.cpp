@@ -129,7 +129,7 @@ void NcclCollectives::move_broadcast(const CollectiveCall& asked, const Tensor& 
 
 void NcclCollectives::move_parts(const CollectiveCall& asked, const PeerParts& received,
                                  const PeerParts& sent) {
-  if (fingerprint() != nullptr && asked.by_peer != 0)
+  if (keeps_fingerprint() && asked.by_peer != 0)
     check_received(asked, checks_.group(), received, checks_.announce(asked, sent));
   convert(stream(), received[rank()], sent[rank()]);
   const auto send_and_receive = [&](int peer, ncclComm_t comm, cudaStream_t cuda) {

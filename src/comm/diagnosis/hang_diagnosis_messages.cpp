@@ -16,7 +16,7 @@ Diagnosis HangDiagnosis::link_is_cut(const Inquiry& inquiry, int other) const {
   const auto [first, second] = std::minmax(own, other);
   const auto doing =
       describe(mine_.activity, mine_.step) + ", in the " + title(inquiry.collective.call);
-  Diagnosis verdict{
+  Diagnosis diagnosis{
       fmt::format("{} and {} cannot reach each other: rank {} has been {} for {:.0f} s, and rank "
                   "{} is alive but does not answer it",
                   name_of(first), name_of(second), own, doing,
@@ -27,8 +27,8 @@ Diagnosis HangDiagnosis::link_is_cut(const Inquiry& inquiry, int other) const {
       "link",
       mine_.activity,
       mine_.step};
-  set_waiting(verdict, inquiry.collective);
-  return verdict;
+  set_waiting(diagnosis, inquiry.collective);
+  return diagnosis;
 }
 
 Diagnosis HangDiagnosis::is_in_another(const Inquiry& inquiry, int other) const {
@@ -38,7 +38,7 @@ Diagnosis HangDiagnosis::is_in_another(const Inquiry& inquiry, int other) const 
   if (most != Standing::undecided) blamed = {most == Standing::with_most ? other : own};
   std::vector<std::string> hosts;
   for (const int rank : blamed) hosts.push_back(host_of(rank));
-  Diagnosis verdict{
+  Diagnosis diagnosis{
       fmt::format("{} is in the {}, and {} is {}: they have been asked for different "
                   "collectives (number {} along {}){}",
                   name_of(own), title(inquiry.collective.call), name_of(other),
@@ -53,24 +53,24 @@ Diagnosis HangDiagnosis::is_in_another(const Inquiry& inquiry, int other) const 
       "order",
       mine_.activity,
       mine_.step};
-  set_waiting(verdict, inquiry.collective);
-  return verdict;
+  set_waiting(diagnosis, inquiry.collective);
+  return diagnosis;
 }
 
 Diagnosis HangDiagnosis::has_not_come(const Inquiry& inquiry, int other) const {
   const Answer& answer = *inquiry.asked.at(other).answer;
   const std::string doing = answer.doing.data();
-  Diagnosis verdict{fmt::format("{} has not come to the {} for {:.0f} s: it is {}", name_of(other),
-                                title(inquiry.collective.call),
-                                to_seconds(now_ - inquiry.collective.since), doing),
-                    {other},
-                    {host_of(other)},
-                    doing,
-                    "late",
-                    static_cast<Activity>(answer.activity),
-                    answer.step};
-  set_waiting(verdict, inquiry.collective);
-  return verdict;
+  Diagnosis diagnosis{fmt::format("{} has not come to the {} for {:.0f} s: it is {}",
+                                  name_of(other), title(inquiry.collective.call),
+                                  to_seconds(now_ - inquiry.collective.since), doing),
+                      {other},
+                      {host_of(other)},
+                      doing,
+                      "late",
+                      static_cast<Activity>(answer.activity),
+                      answer.step};
+  set_waiting(diagnosis, inquiry.collective);
+  return diagnosis;
 }
 
 }  // namespace llamesh::comm
