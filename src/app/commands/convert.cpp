@@ -7,6 +7,7 @@
 
 #include "app/models/end_tokens.hpp"
 #include "app/models/origin.hpp"
+#include "app/program/options.hpp"
 #include "checkpoint/format/state_reader.hpp"
 #include "checkpoint/models/hf_export.hpp"
 #include "checkpoint/models/hf_new_folder.hpp"
@@ -27,6 +28,14 @@ namespace llamesh::app {
 namespace {
 
 namespace fs = std::filesystem;
+
+struct ConvertArguments {
+  std::string from;            ///< checkpoint, run folder, or Hugging Face folder
+  std::string to;              ///< new hf:FOLDER, or new checkpoint
+  std::string dtype = "fp32";  ///< for an exported folder: fp32, bf16, fp16
+  std::string max_shard_size = "5GB";
+  bool merge = false;  ///< export the model with its adapters merged, not the adapters alone
+};
 
 checkpoint::StoredType type_of(const std::string& dtype) {
   const std::map<std::string, checkpoint::StoredType> types = {
@@ -159,8 +168,8 @@ std::string direction_of(const ConvertArguments& arguments) {
   return imports ? "import" : "export";
 }
 
-}  // namespace
-
+/// Converts a checkpoint to a Hugging Face folder, or one with adapters to a PEFT folder, or such a
+/// folder to a checkpoint at step 0. One process is enough; under mpirun all ranks share the work.
 int convert(const ConvertArguments& arguments) {
   const comm::MpiSession session(comm::WithoutLauncher::one_rank);
   setup_logging();
@@ -176,6 +185,30 @@ int convert(const ConvertArguments& arguments) {
     export_folder(from, arguments, world);
   if (world.rank() == 0) spdlog::info("{} -> {}", arguments.from, arguments.to);
   return 0;
+}
+
+}  // namespace
+
+void declare_convert(CLI::App& parser, Run& chosen) {
+  auto& command =
+      add_command(parser, "convert",
+                  "Convert a checkpoint to a Hugging Face folder, or back (also under mpirun)",
+                  {"llamesh convert --from runs/tiny --to FOLDER --dtype bf16",
+                   "mpirun -n 8 llamesh convert --from FOLDER --to CHECKPOINT"});
+  auto& [to] = runs(command, chosen, convert);
+  command.add_option("--from", to.from, "A checkpoint or run folder, or a Hugging Face folder")
+      ->required();
+  command
+      .add_option("--to", to.to,
+                  "A new Hugging Face folder from a checkpoint, or a new checkpoint from a folder")
+      ->required();
+  command.add_option("--dtype", to.dtype,
+                     "Dtype of the Hugging Face folder: fp32 (the default), bf16, fp16");
+  command.add_option("--max-shard-size", to.max_shard_size,
+                     "Largest file of the folder, e.g. 500MB (default 5GB)");
+  command.add_flag("--merge", to.merge,
+                   "From a run with LoRA: the whole model with its adapters merged (default: the "
+                   "adapters as a PEFT folder)");
 }
 
 }  // namespace llamesh::app

@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "app/program/options.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/terminal_line.hpp"
@@ -244,6 +245,43 @@ int tokenize(const TokenizeArguments& arguments) {
   }
   work.finish();
   return 0;
+}
+
+void declare_tokenize(CLI::App& parser, Run& chosen) {
+  auto& command = add_command(
+      parser, "tokenize", "Tokenize text and conversations into one token file",
+      {"llamesh tokenize --tokenizer folder --input chats.jsonl --show 2",
+       "llamesh tokenize --tokenizer tokenizer.json --input a.txt chats.jsonl --output ids.idx"});
+  auto& [to] = runs(command, chosen, tokenize);
+  command
+      .add_option("--tokenizer", to.tokenizer,
+                  "byte, a SentencePiece .model, a tokenizer.json, or a folder with one of them")
+      ->required();
+  command
+      .add_option(
+          "--input", to.inputs,
+          "Text files in UTF-8, or .jsonl or .json records as for data.train; also folders, "
+          "patterns in quotes, and @LIST (a file with one path per line)")
+      ->required();
+  auto* output =
+      command.add_option("--output", to.output,
+                         "The token file: NAME.bin as llm.c's, NAME.idx for a Megatron-LM pair, "
+                         "which also records documents; - is standard output");
+  add_force(command, to.existing);
+  command.add_option("--threads", to.threads, "Default: one for each core")
+      ->check(CLI::Range(1, 4096));
+  command.add_option("--document-separator", to.separator,
+                     "Text between documents (default: each file is one document)");
+  command
+      .add_option("--show", to.show,
+                  "Instead of --output: print this many records of each JSON file as the model "
+                  "sees them, with the tokens that count in the loss in color")
+      ->check(CLI::Range(1, 1'000'000))
+      ->excludes(output);
+  add_named<data::ChatTemplate>(command, "--chat-template", to.chat_template,
+                                "As data.chat_template");
+  add_named<data::LossOn>(command, "--loss-on", to.loss_on, "As data.loss_on");
+  add_named<data::Reasoning>(command, "--reasoning", to.reasoning, "As data.reasoning");
 }
 
 }  // namespace llamesh::app

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "app/models/tensor_source.hpp"
-#include "app/program/output_file.hpp"
+#include "app/program/options.hpp"
 #include "checkpoint/format/state_reader.hpp"
 #include "checkpoint/models/hf_model.hpp"
 #include "checkpoint/models/hf_weights.hpp"
@@ -107,6 +107,19 @@ int verify(const std::string& name, Output output) {
     if (damage.empty()) fmt::print("{}: all good\n", printable(path));
   }
   return static_cast<int>(damage.empty() ? ExitCode::done : ExitCode::io_failure);
+}
+
+void declare_verify(CLI::App& parser, Run& chosen) {
+  auto& command = add_command(
+      parser, "verify",
+      "Check every byte of a checkpoint, or every tensor; exit 0 only if all are good",
+      {"llamesh verify runs/tiny", "llamesh verify --json runs/tiny/checkpoints/step_00000020"});
+  auto& [path, output] = runs(command, chosen, verify);
+  command
+      .add_option("PATH", path,
+                  std::string(tensor_source_help) + "; of a run the newest checkpoint")
+      ->required();
+  add_json(command, output);
 }
 
 }  // namespace llamesh::app

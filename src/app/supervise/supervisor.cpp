@@ -17,6 +17,7 @@
 #include <thread>
 #include <utility>
 
+#include "app/program/options.hpp"
 #include "app/supervise/bad_nodes.hpp"
 #include "app/supervise/child.hpp"
 #include "app/supervise/guard.hpp"
@@ -36,6 +37,17 @@
 
 namespace llamesh::app {
 namespace {
+
+/// Reaction to having fewer healthy nodes than a run asks for: continue on those, or queue the job
+/// again.
+enum class Resize : bool { shrink, requeue };
+
+struct SuperviseArguments {
+  std::string run;  ///< run folder
+  int spares = 0;   ///< nodes of the job that the run leaves free at first
+  Resize resize = Resize::shrink;
+  std::vector<std::string> command;  ///< srun ... llamesh train ..., without nodes and tasks
+};
 
 using Clock = std::chrono::steady_clock;
 using Nodes = std::vector<std::string>;
@@ -431,8 +443,6 @@ class Supervisor {
   std::deque<Clock::time_point> relaunches_;      ///< within the last hour
 };
 
-}  // namespace
-
 int supervise(const SuperviseArguments& arguments) {
   std::signal(SIGCHLD, SIG_DFL);  // if the parent has left it ignored, exit codes are lost
   const std::filesystem::path folder = arguments.run;
@@ -442,6 +452,31 @@ int supervise(const SuperviseArguments& arguments) {
   make_folder(folder);
   const int code = Supervisor(arguments).run();
   return code > max_code ? 1 : code;
+}
+
+}  // namespace
+
+void declare_supervise(CLI::App& parser, Run& chosen) {
+  auto& command = add_command(
+      parser, "supervise",
+      "Relaunch a run within its Slurm job after a failure, without the bad node",
+      {"llamesh supervise runs/first --spares 1 -- srun --mpi=pmix --overlap llamesh train "
+       "inputs/tiny.yaml run.folder=runs/first",
+       "llamesh supervise runs/first --resize requeue -- srun llamesh train my.yaml"});
+  auto& [to] = runs(command, chosen, supervise);
+  command.add_option("RUN", to.run, "The run's folder")->required();
+  command.add_option("COMMAND", to.command, "After --: srun ... llamesh train ...")->required();
+  command.add_option("--spares", to.spares, "Nodes of the job to keep free (default 0)")
+      ->check(CLI::Range(0, 1 << 20));
+  command
+      .add_option_function<std::string>(
+          "--resize",
+          [&resize = to.resize](const std::string& word) {
+            resize = word == "shrink" ? Resize::shrink : Resize::requeue;
+          },
+          "With too few healthy nodes: shrink (the default) continues on those, requeue queues the "
+          "job again")
+      ->check(CLI::IsMember({"shrink", "requeue"}));
 }
 
 }  // namespace llamesh::app
