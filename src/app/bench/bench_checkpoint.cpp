@@ -226,7 +226,7 @@ class Bench {
 int bench_checkpoint(std::int64_t mebibytes) {
   const comm::MpiSession session;
   setup_logging();
-  validate(mebibytes >= 1 && mebibytes <= 1 << 24, "--mib {} is not between 1 and {}", mebibytes,
+  validate(mebibytes >= 1 && mebibytes <= 1 << 24, "--mib is {}; allowed: 1 to {}", mebibytes,
            1 << 24);
   Bench(session.world(), mebibytes).run();
   return 0;

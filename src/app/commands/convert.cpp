@@ -52,7 +52,7 @@ Origin origin_if_known(const fs::path& checkpoint) {
   try {
     return origin_of(config);
   } catch (const std::exception& error) {
-    spdlog::warn("cannot read the checkpoint's inputs ({}): no tokenizer files are copied",
+    spdlog::warn("cannot read the checkpoint's inputs ({}); copy the tokenizer files yourself",
                  error.what());
     return {};
   }
@@ -63,8 +63,8 @@ bool has_lora(const fs::path& checkpoint) {
   return model::parse_config_json(text, checkpoint.string()).lora.has_value();
 }
 
-/// Finds the files to export with the weights, if they still exist. The tokenizer is the one for
-/// the run's data; if these are bytes or ids, the one in the folder from which the model came.
+/// Finds the files to export with the weights, if they still exist. The tokenizer is that of the
+/// run's data, or of the folder that the model came from if the data are bytes or ids.
 void find_companions(const fs::path& checkpoint, const std::string& to,
                      checkpoint::ExportOptions& options) {
   const auto [model, data] = origin_if_known(checkpoint);
@@ -74,9 +74,8 @@ void find_companions(const fs::path& checkpoint, const std::string& to,
   if (!tokenizer.empty() && has_tokenizer(tokenizer))
     options.tokenizer = tokenizer;
   else if (!tokenizer.empty())
-    spdlog::warn(
-        "the tokenizer {} no longer exists (looking from {}): no tokenizer files are copied",
-        tokenizer, fs::current_path().string());
+    spdlog::warn("the tokenizer {} no longer exists (looking from {}); copy its files yourself",
+                 tokenizer, fs::current_path().string());
   else if (is_there)
     options.tokenizer = model;
   else if (data.tokenizer == "byte" && data::is_text(data.format))
@@ -85,10 +84,10 @@ void find_companions(const fs::path& checkpoint, const std::string& to,
         "--prompt TEXT",
         shell_word(to));
   else if (!model.empty())
-    spdlog::warn("{} no longer exists: no tokenizer files are copied", model);
+    spdlog::warn("{} no longer exists; copy the tokenizer files yourself", model);
 }
 
-/// Finds the tokens that begin and end a text of this model, for the folder's config files.
+/// Finds the tokens that begin and end this model's text, for the folder's config files.
 void find_special_tokens(const fs::path& checkpoint, checkpoint::ExportOptions& options) {
   const auto [model, data] = origin_if_known(checkpoint);
   options.positions = data.sequence_length;
@@ -98,7 +97,8 @@ void find_special_tokens(const fs::path& checkpoint, checkpoint::ExportOptions& 
     options.bos = tokenizer->bos();
     options.end_tokens = end_tokens(*tokenizer, data, options.source.string());
   } catch (const Error& error) {
-    spdlog::warn("the tokens that end a text are not known: {}", error.what());
+    spdlog::warn("cannot determine the end-of-text tokens: {}; add eos_token_id to config.json",
+                 error.what());
   }
 }
 
@@ -127,7 +127,7 @@ void export_folder(const fs::path& from, const ConvertArguments& arguments,
     return checkpoint::export_adapters(from, target, options.type, base, world);
   }
   comm::agree(world, [&] {
-    if (world.rank() != 0) return;  // which writes them
+    if (world.rank() != 0) return;  // rank 0 writes them
     find_companions(from, arguments.to, options);
     find_special_tokens(from, options);
   });
@@ -160,8 +160,10 @@ std::string direction_of(const ConvertArguments& arguments) {
            arguments.from, arguments.to);
   const fs::path target = checkpoint::without_hf_prefix(arguments.to);
   validate(!imports || !arguments.merge,
-           "--merge is for a checkpoint; '{}' is a Hugging Face folder", arguments.from);
-  validate(!target.empty() && target != "-", "--to '{}' does not name a folder", arguments.to);
+           "--merge is for a checkpoint, but '{}' is a Hugging Face folder; leave it out",
+           arguments.from);
+  validate(!target.empty() && target != "-", "--to '{}' does not name a folder; give a new one",
+           arguments.to);
   checkpoint::check_is_new(target);
   type_of(arguments.dtype);
   max_shard_bytes(arguments.max_shard_size);

@@ -116,8 +116,8 @@ data::DataOptions options_for(const EvaluateArguments& arguments, const LoadedMo
   if (options.document_mask && options.format == data::Format::tokens && options.eos_token < 0) {
     options.document_mask = false;
     spdlog::warn(
-        "the model was trained with data.document_mask, but its run has no data.eos_token that "
-        "would mark the ends of documents in token files: documents are not separated");
+        "the model was trained with data.document_mask, but token files need data.eos_token for "
+        "that, which its run does not set: documents are not separated; give text instead");
   }
   return options;
 }

@@ -119,7 +119,7 @@ void check(const GenerateArguments& arguments, int ranks) {
            asked, ranks, ranks == 1 ? "rank was" : "ranks were", asked, asked);
 }
 
-/// Starting point for a text.
+/// Model, prompt and limits of a generation.
 struct Start {
   std::unique_ptr<LoadedModel> model;
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer;

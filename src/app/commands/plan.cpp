@@ -67,7 +67,7 @@ bool offloads(const train::Inputs& in) {
 void print_memory(const PlannedLaunch& planned) {
   const auto& step = planned.step;
   fmt::print("memory of rank {}, the fullest\n", step.rank);
-  fmt::print("  {:<24}{:>12}\n", "valley (after a step)", bytes_text(step.valley));
+  fmt::print("  {:<24}{:>12}\n", "after a step", bytes_text(step.valley));
   fmt::print("  {:<24}{:>12}  of {}: {}\n", "peak", bytes_text(step.peak),
              bytes_text(planned.limit()), planned.fits() ? "fits" : "does not fit");
   for (std::size_t use = 0; use < step.at_peak.size(); ++use)
@@ -83,7 +83,7 @@ void print_memory(const PlannedLaunch& planned) {
                bytes_text(planned.hardware.host_memory_bytes));
   if (step.memory_checkpoints == 0) return;
   const auto allowed = planned.setup.inputs.checkpoint.memory.limit;
-  fmt::print("  {:<24}{:>12}  in its node's /dev/shm{}, {} of it for partner copies\n",
+  fmt::print("  {:<24}{:>12}  in its node's /dev/shm{}, {} of it for replicas from other nodes\n",
              "memory checkpoints", bytes_text(step.memory_checkpoints),
              allowed == 0 ? "" : fmt::format(", of {} allowed", bytes_text(allowed)),
              bytes_text(step.partner_copies));
@@ -121,7 +121,7 @@ void check_imbalance(const PlanArguments& asked, const PlannedLaunch& planned) {
   validate(
       asked.imbalance <= planned.max_imbalance(),
       "--imbalance is {:g}, but one of {} ranks receives at most {:g} times the mean rows if a "
-      "token takes {} of {} experts",
+      "token takes {} of {} experts; lower --imbalance",
       asked.imbalance, ranks, planned.max_imbalance(), model.num_experts_per_tok,
       model.num_experts);
 }

@@ -25,7 +25,7 @@
 namespace llamesh::app {
 namespace {
 
-/// Splits a text into documents; skips empty ones.
+/// Splits text into documents; skips empty ones.
 void split(std::string_view text, const std::string& separator,
            std::vector<std::string_view>& documents) {
   while (!text.empty()) {
@@ -53,9 +53,10 @@ std::vector<InputFile> find_inputs(const TokenizeArguments& arguments) {
     if (!found.note.empty()) fmt::print(stderr, "--input: {}\n", found.note);
     for (const std::string& path : found.files) {
       const auto format = data::format_of(path, data::TokenDtype::from_header);
-      validate(data::is_text(format), "'{}' holds token ids already", path);
+      validate(data::is_text(format), "'{}' already holds token ids; give text, .jsonl or .json",
+               path);
       validate(format == data::Format::text || arguments.separator.empty(),
-               "--document-separator is for text, but the documents of '{}' are separated already",
+               "--document-separator is for text, but '{}' holds separate documents; leave it out",
                path);
       inputs.push_back({path, format == data::Format::jsonl});
     }
@@ -76,7 +77,7 @@ std::size_t total_bytes(const std::vector<InputFile>& inputs) {
   return bytes;
 }
 
-/// Returns the other files that belong to a token file: the mask, and a pair's ids.
+/// Returns the other files of a token file: its mask, and the ids of a pair.
 std::vector<std::string> companions(const std::string& output) {
   if (output == "-") return {};
   std::vector<std::string> names = {data::loss_mask_path(output)};
@@ -151,9 +152,10 @@ class Work {
     const bool is_pair = arguments_.output.ends_with(".idx");
     if (end_) fmt::print(to, "every document ends with id {} (data.eos_token)\n", *end_);
     if (!end_ && !is_pair)
-      fmt::print(to,
-                 "no id marks only the ends of documents; for data.packing and data.document_mask "
-                 "write a Megatron-LM pair instead: --output NAME.idx\n");
+      fmt::print(
+          to,
+          "no id occurs only at the ends of documents; for data.packing and data.document_mask "
+          "write a Megatron-LM pair instead: --output NAME.idx\n");
     if (output_.mask().masks())
       fmt::print(to, "{}: which tokens are in the loss; keep it beside the tokens\n",
                  output_.mask().path());
@@ -229,7 +231,9 @@ int tokenize(const TokenizeArguments& arguments) {
   if (arguments.show > 0) {
     std::vector<std::string> files;
     for (const auto& input : inputs) {
-      validate(input.is_jsonl, "--show is for .jsonl and .json, but '{}' is text", input.path);
+      validate(input.is_jsonl,
+               "--show is for .jsonl and .json, but '{}' is text; leave it out of --input",
+               input.path);
       files.push_back(input.path);
     }
     show_records(arguments, files);

@@ -130,7 +130,7 @@ ExitCode train_and_report(const comm::Communicator& world, const train::Setup& s
   }
 }
 
-/// Tells the supervisor if this host cannot serve the run.
+/// Notifies the supervisor if this host cannot serve the run.
 void announcing_unfit_host(const std::function<void()>& work) try {
   work();
 } catch (const UnfitHost& error) {

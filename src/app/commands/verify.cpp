@@ -40,8 +40,8 @@ std::vector<std::string> find_faults(const checkpoint::Location& location) {
     const auto table = model::parameter_table(config);
     if (const auto index = checkpoint::HfWeights(location.path).unread_index(); !index.empty())
       spdlog::warn(
-          "{} has model.safetensors and {}: as in transformers, the index and the files that it "
-          "names are not read; remove one of the two",
+          "{} has both model.safetensors and {}; as transformers does, llamesh ignores the index "
+          "and its files: remove one of the two",
           location.path.string(), index);
     const checkpoint::HfModel stored(location.path, config, table);
     stored.check_fits();
@@ -90,7 +90,8 @@ int verify(const std::string& name, Output output) {
            "a .safetensors file",
            location.path.string());
   if (location.kind == PathKind::run) {
-    validate(!location.checkpoints.empty(), "{} has no checkpoint yet", location.path.string());
+    validate(!location.checkpoints.empty(),
+             "{} has no checkpoint yet; verify it after its first save", location.path.string());
     location.kind = PathKind::checkpoint;
     location.path = location.checkpoints.front();
   }
