@@ -19,8 +19,7 @@ struct ForeignName {
 constexpr std::string_view accumulation =
     "set 'train.global_batch' to ranks x 'train.micro_batch' x accumulated micro-batches";
 constexpr std::string_view unquantized =
-    "llamesh does not quantize: 'model.lora' with 'precision.parameters: bf16' needs the least "
-    "memory";
+    "llamesh does not quantize: to save memory set 'model.lora' and 'precision.parameters: bf16'";
 constexpr std::string_view no_stages =
     "llamesh has no pipeline stages: divide the model by 'mesh.axes.shard' and 'mesh.axes.tensor'";
 constexpr std::string_view batch =

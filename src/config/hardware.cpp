@@ -28,7 +28,7 @@ class RateReader {
     section_ = name;
     reader_.section(name, body);
   }
-  /// Per second, or bytes: what a machine may have, so that no number of a plan gets out of hand.
+  /// Reads a rate per second, or bytes, within limits that keep the numbers of a plan finite.
   void rate(const std::string& name, double& value, Range range = from_to(1, 1e24)) {
     value = -1;
     reader_.key(name, value, range);
@@ -157,9 +157,11 @@ device::Hardware parse_hardware(const std::string& text, const std::string& name
   measured_keys(in.reader(), hardware.measured);
   const Node* measured = root.find("measured");
   if (measured != nullptr) {
-    validate(hardware.is_measured(), "{}: measured.ranks is missing", measured->where);
-    validate(hardware.kind == device::Kind::cpu, "{}: measured rates are for kind: cpu",
+    validate(hardware.is_measured(),
+             "{}: measured.ranks is missing; measure again with llamesh bench hardware",
              measured->where);
+    validate(hardware.kind == device::Kind::cpu,
+             "{}: measured rates are for kind: cpu; set it, or remove them", measured->where);
   }
   in.finish();
   return hardware;

@@ -47,8 +47,7 @@ bool is_name_on_hub(const std::string& text) {
          !text.starts_with('~') && !text.ends_with('/');
 }
 
-/// Refuses a folder that is missing, and a run or a checkpoint, which holds more than model.hf
-/// reads.
+/// Rejects a missing folder, and a run or checkpoint, which holds more than model.hf reads.
 void check_hf_folder(const fs::path& folder, const std::string& where, const std::string& written) {
   std::error_code ignored;
   validate(fs::exists(folder, ignored), "{}: model.hf: {} does not exist{}", where, folder.string(),
@@ -57,8 +56,8 @@ void check_hf_folder(const fs::path& folder, const std::string& where, const std
                              "hf download {0} --local-dir {0}",
                              written)
                : did_you_mean_path(folder));
-  validate(fs::is_directory(folder, ignored), "{}: model.hf: {} is not a folder", where,
-           folder.string());
+  validate(fs::is_directory(folder, ignored),
+           "{}: model.hf: {} is not a folder; give a Hugging Face folder", where, folder.string());
   validate(!checkpoint::holds_adapters_only(folder),
            "{0}: model.hf: {1} holds adapters only; name their base model there, and "
            "model.lora.from={1}",
@@ -79,7 +78,7 @@ void include_hf_folder(Node& model, Node& hf, const std::string& name) {
   if (model.find("load_weights") == nullptr)
     model.members.emplace_back("load_weights", Node{Node::Kind::scalar, where, "true", {}, {}});
   Node below = tree_of(model::ModelConfig{}, name);
-  // A run's config.yaml has every key of its time, and needs no folder.
+  // A run's config.yaml has every key that its version knew, and needs no folder.
   std::set<std::string_view> newer{"family"};
   model::for_each_model_key([&](const auto& key) {
     if (key.since == model::Since::later) newer.insert(key.name);
@@ -103,7 +102,7 @@ void include_model_file(Node& model, const Node& file, const std::string& name) 
   validate(below.kind == Node::Kind::map, "{}: expected the keys of a model, got {}", below.where,
            below.describe());
   const Node* nested = below.find("file");
-  validate(nested == nullptr, "{}: a model file cannot name another file",
+  validate(nested == nullptr, "{}: a model file cannot name another file; remove this key",
            nested ? nested->where : "");
   std::erase_if(model.members, [](const auto& member) { return member.first == "file"; });
   overlay(below, std::move(model));
@@ -122,8 +121,8 @@ void include_peft_folder(Node& lora, const std::string& name) {
   Node below = parse_tree(writer.text(), name);
   const auto written = [&](const auto& member) { return lora.find(member.first) != nullptr; };
   if (std::ranges::all_of(below.members, written)) return;  // as in a run's config.yaml
-  validate(model::is_peft_folder(folder), "{}: model.lora.from: {} has no {}", from->where,
-           folder.string(), model::adapter_config_name);
+  validate(model::is_peft_folder(folder), "{}: model.lora.from: {} has no {}; give a PEFT folder",
+           from->where, folder.string(), model::adapter_config_name);
   adapters = model::read_adapter_config(folder);
   KeyWriter of_folder;
   lora_keys(of_folder, adapters);
@@ -171,7 +170,7 @@ std::string drop_replaced(Node& root, const std::vector<std::string>& overrides,
   const auto dropped =
       drop("model", [](const std::string& key) { return key != "load" && key != "lora"; });
   if (dropped.empty()) return "";
-  return fmt::format("{} of the command line replaces the model of {}: {}",
+  return fmt::format("{} on the command line replaces the model in {}: {}",
                      hf ? "model.hf" : "model.file", name, fmt::join(dropped, ", "));
 }
 

@@ -35,15 +35,15 @@ void complete_data(const Inputs& in, const KeySource& source) {
              source.of({"data.train"}), i);
   const bool ids = random || in.data.format == data::Format::tokens;
   validate(!in.data.document_mask || !ids || in.data.eos_token >= 0,
-           "{}: data.document_mask is true, but nothing tells where documents end in token ids; "
-           "set data.eos_token",
+           "{}: data.document_mask is true, but token ids do not mark the ends of documents; set "
+           "data.eos_token",
            source.of({"data.document_mask", "data.format", "data.eos_token"}));
   validate(!in.data.packs_documents() || !ids || in.data.eos_token >= 0,
-           "{}: data.packing needs to know where documents end, but nothing tells it in token ids; "
-           "set data.eos_token, or data.packing to concatenate",
+           "{}: data.packing needs the ends of documents, which token ids do not mark; set "
+           "data.eos_token, or data.packing to concatenate",
            source.of({"data.packing", "data.format", "data.eos_token"}));
   validate(!random || in.train.epochs == 0,
-           "{}: train.epochs is {}, but random tokens have no end; give train.steps",
+           "{}: train.epochs is {}, but random tokens are unlimited; set train.steps instead",
            source.of({"data.format", "train.epochs"}), in.train.epochs);
   if (in.evaluate.every_steps == 0) return;
   validate(in.evaluate.sequences == 0 || in.evaluate.batches == 0,
@@ -51,8 +51,8 @@ void complete_data(const Inputs& in, const KeySource& source) {
            source.of({"evaluate.sequences", "evaluate.batches"}), in.evaluate.sequences,
            in.evaluate.batches);
   validate(!random || in.evaluate.sequences > 0 || in.evaluate.batches > 0,
-           "{}: evaluate.sequences is 0, which is all of the validation data, but random tokens "
-           "have no end; set it to a number of sequences",
+           "{}: evaluate.sequences is 0, which means all validation data, but random tokens are "
+           "unlimited; set it to a number of sequences",
            source.of({"evaluate.sequences", "evaluate.every_steps", "data.format"}));
   validate(!in.validation_sets().empty(),
            "{}: evaluate.every_steps is {}, but data.validation is missing; name its files or set "
@@ -66,12 +66,13 @@ void complete_evaluation(const Inputs& in, const KeySource& source) {
     return std::isalnum(c) || c == '-' || c == '_' || c == '.';
   };
   for (const auto& [name, files] : in.evaluate.files) {
-    validate(!name.empty() && name.size() <= 64 && std::ranges::all_of(name, is_good),
-             "{}: '{}' does not name a validation set; use up to 64 of the characters a-z, A-Z, "
-             "0-9, '-', '_' and '.'",
-             source.with("evaluate.files"), excerpt(name));
+    validate(
+        !name.empty() && name.size() <= 64 && std::ranges::all_of(name, is_good),
+        "{}: '{}' is not a valid name for a validation set; use up to 64 of the characters a-z, "
+        "A-Z, 0-9, '-', '_' and '.'",
+        source.with("evaluate.files"), excerpt(name));
     validate(name != train::default_validation_set,
-             "{}: the name '{}' belongs to data.validation; use another name, or that key",
+             "{}: the name '{}' is reserved for data.validation; use another name, or that key",
              source.with("evaluate.files"), name);
     validate(!files.empty(), "{}: the set '{}' has no files; name at least one",
              source.with("evaluate.files"), name);
@@ -81,7 +82,7 @@ void complete_evaluation(const Inputs& in, const KeySource& source) {
   const auto& best_by = in.evaluate.best_by;
   validate(best_by.empty() || in.data.format == data::Format::random ||
                std::ranges::find(names, best_by) != names.end(),
-           "{}: evaluate.best_by is '{}', but the validation sets are: {}",
+           "{}: evaluate.best_by is '{}', which is not a validation set; choose one of: {}",
            source.of({"evaluate.best_by", "evaluate.files"}), excerpt(best_by),
            names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")));
   if (in.evaluate.every_steps > 0) return;
@@ -103,7 +104,8 @@ void validate_printable(const KeySource& source, const char* key, const std::str
            value);
 }
 
-/// Checks all values in `node`, whose key is `path`. Keys that are not UTF-8 are unknown ones.
+/// Checks all values in `node`, whose key is `path`. Keys that are not UTF-8 are rejected as
+/// unknown.
 void validate_values(const Node& node, const std::string& path) {
   validate_utf8(node.scalar, fmt::format("{}: {}", node.where, path));
   for (const Node& item : node.items) validate_values(item, path);
@@ -113,8 +115,8 @@ void validate_values(const Node& node, const std::string& path) {
 
 std::string note_on_default(const model::ModelConfig& m, const std::string& name) {
   return fmt::format(
-      "{} names no model, so the default is trained: {} layers, hidden_size {}, vocab_size {}, "
-      "{:.1f} million parameters; name another in model.file or model.hf",
+      "{} names no model; training the default: {} layers, hidden_size {}, vocab_size {}, {:.1f} "
+      "million parameters; for another set model.file or model.hf",
       name, m.num_hidden_layers, m.hidden_size, m.vocab_size,
       static_cast<double>(model::parameter_table(m).numel()) / 1e6);
 }
@@ -142,14 +144,14 @@ void compare(const Node& before, const Node& now, const std::string& path,
     const auto path_of = [&](const std::string& key) {
       return path.empty() ? key : fmt::format("{}.{}", path, key);
     };
-    const bool of_user = std::ranges::find(named_by_users, path) != named_by_users.end();
+    const bool is_named_by_user = std::ranges::find(named_by_users, path) != named_by_users.end();
     for (const auto& [key, value] : now.members)
       if (const Node* old = before.find(key))
         compare(*old, value, path_of(key), changed);
-      else if (of_user)
+      else if (is_named_by_user)
         changed.push_back(fmt::format("{} added: {}", path_of(key), text_of(value)));
     for (const auto& [key, value] : before.members)
-      if (of_user && now.find(key) == nullptr)
+      if (is_named_by_user && now.find(key) == nullptr)
         changed.push_back(fmt::format("{} removed: {}", path_of(key), text_of(value)));
   } else if (text_of(before) != text_of(now)) {
     changed.push_back(fmt::format("{} {} -> {}", path, text_of(before), text_of(now)));
@@ -171,15 +173,16 @@ void complete(Inputs& in, const KeySource& source) {
   in.model = in.model.resolved();
   if (in.model.lora && !in.pretrained.adapters.empty())
     if (const auto absent = model::drop_absent_targets(in.model); !absent.empty())
-      in.notes.push_back(fmt::format("model.lora.from: the model has no {}, so no adapter there",
-                                     fmt::join(absent, " and no ")));
+      in.notes.push_back(
+          fmt::format("model.lora.from: skipping adapters for {}, which the model does not have",
+                      fmt::join(absent, " and ")));
   validate(in.memory.full_checkpointing_layers <= in.model.num_hidden_layers,
            "{}: memory.full_checkpointing_layers is {}, but the model has {} layers; set it to at "
            "most that",
            source.of({"memory.full_checkpointing_layers"}), in.memory.full_checkpointing_layers,
            in.model.num_hidden_layers);
   validate(!in.pretrained.load_weights || !in.pretrained.hf.empty(),
-           "{}: model.load_weights is true, but model.hf is not set",
+           "{}: model.load_weights is true, but model.hf is not set; set model.hf to the folder",
            source.of({"model.load_weights"}));
   complete_data(in, source);
   complete_evaluation(in, source);

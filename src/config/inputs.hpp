@@ -49,7 +49,7 @@ std::string to_yaml(const Inputs& inputs);
 /// Lists the differences between a run's resolved inputs (to_yaml) before and now, key by key:
 /// "optimizer.lr 0.001 -> 0.0005", "evaluate.files.code added: [b.txt]". Skips groups that do not
 /// affect training (run, checkpoint, log, debug), and options that only one text has, as with
-/// another llamesh version. Returns nothing if `before` is no such text.
+/// another llamesh version. Returns nothing if `before` is not such a file.
 std::vector<std::string> changes(const std::string& before, const std::string& now);
 
 }  // namespace llamesh::config

@@ -43,8 +43,8 @@ const Node* KeyReader::lookup(std::string_view name) {
   return here_ ? here_->find(name) : nullptr;
 }
 
-/// In a file, a group without keys is harmless. On the command line it takes away what the file
-/// says.
+/// Rejects a null group on the command line, which would drop all of its keys in the file. A group
+/// without keys in a file is harmless.
 void KeyReader::refuse_reset(std::string_view name) const {
   const Node* node = here_ ? here_->find(name) : nullptr;
   validate(node == nullptr || node->kind != Node::Kind::null || node->where != "command line",

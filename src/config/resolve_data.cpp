@@ -55,10 +55,11 @@ class FileFinder {
       name_bytes_ += file.size();
       files.push_back(std::move(file));
     }
-    validate(count_ <= max_files && name_bytes_ <= max_name_bytes,
-             "{} data files with names of {} bytes are too many (at most {} and {}); `llamesh "
-             "tokenize` makes one file of many",
-             count_, name_bytes_, max_files, max_name_bytes);
+    validate(
+        count_ <= max_files && name_bytes_ <= max_name_bytes,
+        "{} data files with names of {} bytes are too many (at most {} and {}); merge them with "
+        "`llamesh tokenize`",
+        count_, name_bytes_, max_files, max_name_bytes);
   }
 
   Inputs& inputs_;
@@ -128,9 +129,11 @@ void resolve_tokenizer(Inputs& in) {
            "or a folder that holds one of them{}",
            tokenizer, did_you_mean_path(tokenizer));
   if (folder_has_one && decided && !is_of_folder(tokenizer, folder))
-    in.notes.push_back(fmt::format(
-        "data.tokenizer is {}, not the tokenizer of model.hf {}: the model has learnt other tokens",
-        tokenizer, folder));
+    in.notes.push_back(
+        fmt::format("data.tokenizer is {}, but the model was trained with that of model.hf {}; set "
+                    "data.tokenizer to "
+                    "auto to use it",
+                    tokenizer, folder));
   if (!folder.empty() && !folder_has_one && !decided)
     in.notes.push_back(fmt::format("model.hf {} has no tokenizer: data.tokenizer is byte", folder));
 }
@@ -142,7 +145,8 @@ void note_chat_template(Inputs& in) {
   const auto found = data::conversation_options(in.data).chat_template;
   if (found == automatic)
     in.notes.push_back(fmt::format(
-        "data.chat_template: the one in {} is unknown, so conversations will be refused",
+        "data.chat_template: the one in {} is not supported, so conversations will be refused; set "
+        "data.chat_template",
         in.data.tokenizer));
   else if (!tokenizer::chat_template_text(in.data.tokenizer))
     in.notes.push_back(fmt::format("data.chat_template: plain, as the tokenizer {} has no template",

@@ -20,8 +20,9 @@ Node read_spec_file(const std::string& path, const std::string& where) {
   constexpr std::array<std::string_view, 2> others{"activation_checkpoint_layers",
                                                    "optimization_barrier_layers"};
   std::error_code ignored;
-  validate(std::filesystem::is_regular_file(path, ignored), "{}: sharding.spec: '{}' is not a file",
-           where, path);
+  validate(std::filesystem::is_regular_file(path, ignored),
+           "{}: sharding.spec: '{}' is not a file; give a YAML file or a map of names", where,
+           path);
   Node map = parse_tree(read_yaml_file(path), path);
   validate(map.kind == Node::Kind::map, "{}: expected names of weights and modules, got {}",
            map.where, map.describe());

@@ -29,10 +29,10 @@ class Converter {
   Node convert(const YAML::Node& yaml, int depth = 0) {
     Node node;
     node.where = where(yaml.Mark());
-    validate(
-        depth < deepest && ++count_ < max_nodes,
-        "{}: nested too deeply or too large for an input file (an alias that refers to itself?)",
-        node.where);
+    validate(depth < deepest && ++count_ < max_nodes,
+             "{}: an input file may have {} levels and {} values; check for an alias that refers "
+             "to itself",
+             node.where, deepest, max_nodes);
     if (yaml.IsScalar()) {
       node.kind = Node::Kind::scalar;
       node.scalar = yaml.Scalar();
@@ -73,8 +73,8 @@ void set_where(Node& node, const std::string& where) {
   for (auto& member : node.members) set_where(member.second, where);
 }
 
-/// A handler that only counts. On a stray character (",key:") yaml-cpp finds documents without end,
-/// so loading them all would exhaust the memory.
+/// Handler that only counts. On a stray character (",key:") yaml-cpp finds documents endlessly, so
+/// loading them all would exhaust the memory.
 class DocumentCounter final : public YAML::EventHandler {
  public:
   int documents = 0;
@@ -104,13 +104,14 @@ int documents_up_to_two(const std::string& text) {
 /// Parses one document as it is; empty text gives null.
 Node parse_value(const std::string& text, const std::string& name) {
   validate(text.size() <= largest_text,
-           "{}: an input file may have at most {} bytes, this one has {}", name, largest_text,
-           text.size());
+           "{}: an input file may have at most {} bytes, but this one has {}; shorten it", name,
+           largest_text, text.size());
   Converter converter(name);
   try {
     const int documents = documents_up_to_two(text);
     validate(documents <= 1,
-             "{}: more than one YAML document (separated by ---, or a stray character)", name);
+             "{}: more than one YAML document; remove the --- between them, or a stray character",
+             name);
     if (documents == 0) return Node{.where = name, .scalar = {}, .items = {}, .members = {}};
     return converter.convert(YAML::Load(text));
   } catch (const YAML::Exception& error) {
@@ -203,7 +204,8 @@ void apply_override(Node& root, const std::string& text) {
   for (std::size_t begin = 0; begin <= path.size();) {
     const std::size_t end = std::min(path.find('.', begin), path.size());
     const std::string key = path.substr(begin, end - begin);
-    validate(!key.empty(), "command line: '{}' has an empty part in its key", excerpt(text));
+    validate(!key.empty(), "command line: '{}' has an empty part in its key; write key.path=value",
+             excerpt(text));
     if (node->kind == Node::Kind::null) node->kind = Node::Kind::map;
     validate(node->kind == Node::Kind::map,
              "command line: {}: '{}' is {} at {}, not a group of keys", excerpt(text),

@@ -34,8 +34,8 @@ struct Node::Member {
 /// Returns true if YAML takes a word without quotes for null.
 bool is_null_word(std::string_view word);
 
-/// Throws a user error that begins with `where`, a file and a key, unless the value is UTF-8: other
-/// text does not fit into a checkpoint's JSON.
+/// Throws a user error that begins with `where`, a file and a key, unless the value is UTF-8, which
+/// a checkpoint's JSON requires.
 void validate_utf8(const std::string& value, const std::string& where);
 
 /// Reads an inputs file. Throws a user error if it cannot be read or exceeds 1 MiB.

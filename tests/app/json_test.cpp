@@ -129,8 +129,8 @@ TEST(Verify, ComparesAFoldersWeightsWithItsConfig) {
   testing::internal::CaptureStderr();
   EXPECT_EQ(damage(), Json::array());
   EXPECT_NE(testing::internal::GetCapturedStderr().find(
-                "model.safetensors.index.json: as in transformers, the index and the files that "
-                "it names are not read"),
+                "model.safetensors.index.json; as transformers does, llamesh ignores the index "
+                "and its files"),
             std::string::npos);
   auto config = Json::parse(std::ifstream(config_json));
   config["tie_word_embeddings"] = true;

@@ -48,8 +48,8 @@ TEST(OutputFile, NothingButARegularFileIsEverReplaced) {
 TEST(OutputFile, AMissingFolderIsNamed) {
   const test::TemporaryFolder folder;
   EXPECT_EQ(refusal(folder.path("none/page.html"), Existing::refuse),
-            "'" + folder.path("none/page.html") + "': there is no folder " + folder.path("none") +
-                "; make it first");
+            "'" + folder.path("none/page.html") + "': the folder " + folder.path("none") +
+                " does not exist; create it first");
 }
 
 TEST(OutputFile, AHyphenIsStandardOutput) {

@@ -165,7 +165,8 @@ TEST(Plan, AttainedIsSlowerByAtMostItsShare) {
   EXPECT_GE(ratio, share);
   EXPECT_EQ(attained.at("peak_bytes"), bound.at("peak_bytes"));
   arguments.hardware = "cpu-node";
-  EXPECT_EQ(test::error_of([&] { plan(arguments); }), "--attained: cpu-node has no key `attained`");
+  EXPECT_EQ(test::error_of([&] { plan(arguments); }),
+            "--attained: cpu-node has no key `attained`; add it, or leave --attained out");
 }
 
 TEST(Plan, MeasuredHardwareIsForItsRanksAndThreads) {
@@ -230,7 +231,7 @@ TEST(Plan, TheBusiestExpertRankTakesLonger) {
   EXPECT_EQ(test::error_of([&] { plan(arguments); }),
             "--imbalance is 9, but one of 8 ranks receives at most 4 times the mean rows if a "
             "token takes "
-            "2 of 8 experts");
+            "2 of 8 experts; lower --imbalance");
 }
 
 TEST(Plan, SweepTriesExpertAxesWithinANode) {

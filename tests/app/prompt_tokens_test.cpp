@@ -93,7 +93,7 @@ TEST(PromptTokens, OfAConversationAreThoseOfTraining) {
       const auto own = encode_prompt(*tokenizer, options, text + trained.text);
       EXPECT_EQ(own.added, 0U) << name;
       EXPECT_EQ(std::ranges::count(own.ids, first), 1) << name;
-      EXPECT_EQ(own.note.find("the prompt begins with " + text + " itself"), 0U) << own.note;
+      EXPECT_EQ(own.note.find("the prompt already begins with " + text), 0U) << own.note;
       EXPECT_EQ(own.ids, trained.ids) << name;
     }
   }
@@ -124,11 +124,11 @@ TEST(PromptTokens, SayWhatTheirTemplateChanges) {
     return encode_prompt(*tokenizer, chat_options(file, chat_template), prompt).note;
   };
   EXPECT_EQ(note(ChatTemplate::zephyr, "<|user|>\nHi</s>\n"),
-            "the prompt is written in the chat template zephyr, so it begins without BOS as in "
+            "the prompt uses the chat template zephyr, so it begins without BOS as in "
             "training");
   EXPECT_EQ(note(ChatTemplate::llama2, "[INST] Hi [/INST]"), "") << "the prefix is the same";
   EXPECT_EQ(note(ChatTemplate::zephyr, "<s> Hi"),
-            "the prompt begins with <s> itself, so no other is put before it");
+            "the prompt already begins with <s>, so no other is added");
 }
 
 // A SentencePiece model puts nothing before texts, but the template has a BOS.
@@ -140,7 +140,7 @@ TEST(PromptTokens, OfASentencePieceModelHaveItsTemplatesBos) {
   const auto prompt = encode_prompt(*tokenizer, options, trained.text);
   EXPECT_EQ(prompt.ids, trained.ids);
   EXPECT_EQ(prompt.note,
-            "the prompt is written in the chat template llama2, so it begins with BOS as in "
+            "the prompt uses the chat template llama2, so it begins with BOS as in "
             "training");
   EXPECT_EQ(encode_prompt(*tokenizer, options, "<s>" + trained.text).ids, trained.ids);
 }

@@ -47,7 +47,7 @@ const tests = {
       {event: 'early_stop', step: 50}]);
     assert.equal(title, 'run0 – llamesh');
     has(main, '6 ranks · replicate 2 × shard 3', '2.7183', 'wiki, step 50', 'early stop', '1.23M',
-      '25.0 %', '8.0 MiB', 'valley 5.0 MiB', '<td>1.0 MiB</td><td>512.0 KiB</td>', 'node7',
+      '25.0 %', '8.0 MiB', '5.0 MiB after a step', '<td>1.0 MiB</td><td>512.0 KiB</td>', 'node7',
       '2025-11-23 01:36 UTC', '<td>1 min 15 s</td>', 'validation: wiki',
       'KiB sent per rank and step');
     assert.equal(count(main, '<figure'), 8);

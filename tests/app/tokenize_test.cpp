@@ -209,7 +209,7 @@ TEST(Tokenize, RefusesWhatIsNeitherTextNorRecords) {
   const auto output = folder.path("out.bin");
   EXPECT_EQ(tokenize({"byte", {text}, output, 1, ""}), 0);
   EXPECT_ERROR(tokenize({"byte", {output}, folder.path("again.bin"), 1, ""}),
-               "out.bin' holds token ids already");
+               "out.bin' already holds token ids; give text, .jsonl or .json");
   EXPECT_ERROR(tokenize({"byte", {folder.write("b", "\xff")}, folder.path("again.bin"), 1, ""}),
                "--input: '");
 }

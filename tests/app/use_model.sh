@@ -66,7 +66,7 @@ begins() {
 prompt=$'<|user|>\nWho?</s>\n<|assistant|>\n'
 begins $((tokens - in_loss - 2)) "zephyr, so it begins without BOS" "$prompt"  # a space and a line end follow the answer
 begins 2 "" God
-begins 2 "begins with <s> itself, so no other" "<s>God"
+begins 2 "already begins with <s>, so no other" "<s>God"
 
 # A generation_config.json without EOS gets the tokenizer's.
 echo '{"eos_token_id": null}' > "$folder/chat-hf/generation_config.json"

@@ -126,7 +126,7 @@ done
 # The data's tokenizer takes precedence over the model folder's; if it is gone, nothing replaces it.
 run 1 train "$folder/run.yaml" model.hf="$folder/bpe.model.hf" train.steps=1 "run.folder=$folder/other" \
   "data.tokenizer=$folder/gpt2.json.d/gpt2.json"
-[[ $(grep -c "gpt2.json, not the tokenizer of model.hf $folder/bpe.model.hf" "$folder/log") == 1 ]] ||
+[[ $(grep -c "gpt2.json, but the model was trained with that of model.hf $folder/bpe.model.hf" "$folder/log") == 1 ]] ||
   give_up "not one line about another tokenizer than the model's"
 run 1 convert --from "$folder/other" --to "hf:$folder/other.hf"
 same "$words/gpt2.json" "$folder/other.hf/tokenizer.json"

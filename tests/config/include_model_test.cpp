@@ -39,7 +39,7 @@ TEST_F(NamedModel, OnTheCommandLineReplacesThatOfTheFile) {
   EXPECT_EQ(hf.model.vocab_size, 300);
   EXPECT_TRUE(hf.pretrained.load_weights);
   ASSERT_EQ(hf.notes.size(), 1U);
-  EXPECT_EQ(hf.notes.front(), "model.hf of the command line replaces the model of " +
+  EXPECT_EQ(hf.notes.front(), "model.hf on the command line replaces the model in " +
                                   folder_.path("run.yaml") +
                                   ": model.file, model.load_weights, model.vocab_size");
   const auto file = load({"model.file=" + folder_.path("other.yaml"), "model.vocab_size=400"});
@@ -80,9 +80,9 @@ TEST_F(NamedModel, AdaptersHaveTheOptionsOfTheirFolder) {
                 R"({"r": 5, "lora_alpha": 6, "target_modules": ["q_proj", "absent"]})");
   const auto without = load({});
   EXPECT_EQ(without.model.lora->targets, (std::vector<std::string>{"q_proj"}));
-  EXPECT_EQ(
-      without.notes,
-      (std::vector<std::string>{"model.lora.from: the model has no absent, so no adapter there"}));
+  EXPECT_EQ(without.notes,
+            (std::vector<std::string>{
+                "model.lora.from: skipping adapters for absent, which the model does not have"}));
   const auto error = test::error_of([&] { load({"model.lora.from=" + folder_.path("hf")}); });
   EXPECT_NE(error.find("has no adapter_config.json"), std::string::npos) << error;
 }
@@ -124,7 +124,7 @@ TEST_F(NamedModel, IsTheDefaultWhereThereIsNone) {
   folder_.write("run.yaml", "data: {train: a}\n");
   const auto notes = load({}).notes;
   ASSERT_EQ(notes.size(), 1U);
-  EXPECT_NE(notes.front().find("names no model, so the default is trained: 4 layers, hidden_size "
+  EXPECT_NE(notes.front().find("names no model; training the default: 4 layers, hidden_size "
                                "256, vocab_size 256, 3.3 million parameters"),
             std::string::npos)
       << notes.front();

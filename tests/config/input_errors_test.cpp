@@ -188,10 +188,10 @@ TEST(InputErrors, SourcesOfData) {
     EXPECT_NE(error(data, {format, "data.document_mask=true"}).find("data.eos_token"),
               std::string::npos);
   EXPECT_NE(error(data, {"data.format=random", "train.epochs=2", "train.steps=auto"})
-                .find("random tokens have no end; give train.steps"),
+                .find("random tokens are unlimited; set train.steps instead"),
             std::string::npos);
   EXPECT_NE(error(data, {"data.format=random", "evaluate.every_steps=1"})
-                .find("random tokens have no end; set it to a number of sequences"),
+                .find("random tokens are unlimited; set it to a number of sequences"),
             std::string::npos);
 }
 
@@ -204,11 +204,12 @@ TEST(InputErrors, WhatDoesNotFitTogether) {
             "are no validation losses; set evaluate.every_steps");
   EXPECT_NE(error(data, {"checkpoint.keep_best=2"}).find("checkpoint.keep_best is 2, but evaluate"),
             std::string::npos);
-  EXPECT_EQ(error("data: {train: a}\nevaluate: {files: {'a b': c}}"),
-            "f.yaml: evaluate.files: 'a b' does not name a validation set; use up to 64 of the "
-            "characters a-z, A-Z, 0-9, '-', '_' and '.'");
+  EXPECT_EQ(
+      error("data: {train: a}\nevaluate: {files: {'a b': c}}"),
+      "f.yaml: evaluate.files: 'a b' is not a valid name for a validation set; use up to 64 of the "
+      "characters a-z, A-Z, 0-9, '-', '_' and '.'");
   EXPECT_NE(error("data: {train: a}\nevaluate: {files: {validation: c}}")
-                .find("the name 'validation' belongs to data.validation"),
+                .find("the name 'validation' is reserved for data.validation"),
             std::string::npos);
   EXPECT_NE(error("data: {train: a}\nevaluate: {files: {b: []}}").find("set 'b' has no files"),
             std::string::npos);
@@ -218,7 +219,8 @@ TEST(InputErrors, WhatDoesNotFitTogether) {
   EXPECT_EQ(error("data: {train: a}\nevaluate: {files: {b: {c: d}}}"),
             "f.yaml:2: evaluate.files.b: expected a list of words, got a group of keys");
   EXPECT_NE(error("data: {train: a, validation: v}\nevaluate: {files: {b: c}, best_by: d}")
-                .find("evaluate.best_by is 'd', but the validation sets are: validation, b"),
+                .find("evaluate.best_by is 'd', which is not a validation set; choose one of: "
+                      "validation, b"),
             std::string::npos);
   for (const std::string name : {"a/b", "..", "''"})
     EXPECT_NE(error(data, {"run.name=" + name}).find("is not a valid folder name"),

@@ -54,7 +54,7 @@ TEST_F(ResolveData, NamesTheKeyOfWhatDoesNotFit) {
                 .find("data.validation: '" + folder_.path("a.txt") + "' holds text but '"),
             std::string::npos);
   EXPECT_NE(error("data: {train: $/ids.bin, token_dtype: uint16, document_mask: true}")
-                .find("run.yaml: data.document_mask is true, but nothing tells"),
+                .find("run.yaml: data.document_mask is true, but token ids do not mark"),
             std::string::npos);
   EXPECT_EQ(error("data: {train: $/a.txt, tokenizer: none}")
                 .find("run.yaml: data.tokenizer: 'none' does not exist; give byte, "),
@@ -75,7 +75,7 @@ TEST_F(ResolveData, BlamesTheCommandLineForItsValues) {
   EXPECT_EQ(error(file, {"run.name=a/b"}).find("command line: run.name: 'a/b'"), 0U);
   EXPECT_EQ(error(file, {"data.train=" + folder_.path("ids.bin"), "data.token_dtype=uint16",
                          "data.packing=best_fit"})
-                .find("command line: data.packing needs to know where documents end"),
+                .find("command line: data.packing needs the ends of documents"),
             0U);
   EXPECT_EQ(error(file, {"evaluate.every_steps=2"}).find("command line: evaluate.every_steps"), 0U);
   EXPECT_EQ(error("data: {train: $/none}", {"data.tokenizer=byte"}).find("run.yaml: data.train"),
@@ -107,9 +107,10 @@ TEST_F(ResolveData, TellsOfTheChatTemplate) {
   EXPECT_TRUE(notes(", chat_template: plain").empty());
   folder_.write("tokenizer.json", "{}");
   folder_.write("tokenizer_config.json", R"({"chat_template": {"default": "x"}})");
-  EXPECT_EQ(notes(", tokenizer: $/tokenizer.json"),
-            std::vector{"data.chat_template: the one in " + folder_.path("tokenizer.json") +
-                        " is unknown, so conversations will be refused"});
+  EXPECT_EQ(
+      notes(", tokenizer: $/tokenizer.json"),
+      std::vector{"data.chat_template: the one in " + folder_.path("tokenizer.json") +
+                  " is not supported, so conversations will be refused; set data.chat_template"});
 }
 
 TEST_F(ResolveData, TakesTheTokenizerOfTheModel) {
@@ -133,7 +134,9 @@ TEST_F(ResolveData, TakesTheTokenizerOfTheModel) {
   const auto other = resolve(hf + "data: {train: $/a.txt, tokenizer: byte}");
   EXPECT_EQ(other.data.tokenizer, "byte");
   ASSERT_EQ(other.notes.size(), 1U);
-  EXPECT_EQ(other.notes[0].find("data.tokenizer is byte, not the tokenizer of model.hf "), 0U);
+  EXPECT_EQ(other.notes[0].find(
+                "data.tokenizer is byte, but the model was trained with that of model.hf "),
+            0U);
 }
 
 }  // namespace

@@ -60,9 +60,11 @@ TEST(SpecInput, AFileLiesBesideTheInputsOrWhereTheProgramStarts) {
   EXPECT_EQ(text_of(read("", {"sharding.spec=" + folder.path("s.yaml")})),
             "model.norm.weight: [fsdp] (" + folder.path("s.yaml") + ":2)\n");
   EXPECT_EQ(error_of_spec("", {"sharding.spec=no-such.yaml"}),
-            "command line: sharding.spec: 'no-such.yaml' is not a file");
+            "command line: sharding.spec: 'no-such.yaml' is not a file; give a YAML file or a map "
+            "of names");
   EXPECT_EQ(error_of_spec("", {"sharding.spec=" + folder.path().string()}),
-            "command line: sharding.spec: '" + folder.path().string() + "' is not a file");
+            "command line: sharding.spec: '" + folder.path().string() +
+                "' is not a file; give a YAML file or a map of names");
 }
 
 // torchprime's first files were groups of model options.

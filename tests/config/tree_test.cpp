@@ -44,13 +44,13 @@ TEST(Tree, RefusesWhatIsNoInput) {
   EXPECT_NE(parse_error("[a, b]: 1\n").find("f.yaml:1: a key must be a plain word"),
             std::string::npos);
   EXPECT_NE(parse_error(std::string(2'000'000, ' '))
-                .find("may have at most 1048576 bytes, this one has 2000000"),
+                .find("may have at most 1048576 bytes, but this one has 2000000"),
             std::string::npos);
-  EXPECT_NE(parse_error("a: &a [*a]\n").find("too deeply"), std::string::npos);
+  EXPECT_NE(parse_error("a: &a [*a]\n").find("may have 16 levels"), std::string::npos);
   EXPECT_NE(parse_error(",run: 1\nx: 2\n").find("more than one"), std::string::npos);
   std::string bomb = "a0: &a0 [x, x]\n";
   for (int i = 1; i < 40; ++i) bomb += fmt::format("a{0}: &a{0} [*a{1}, *a{1}]\n", i, i - 1);
-  EXPECT_NE(parse_error(bomb).find("too deeply or too large"), std::string::npos);
+  EXPECT_NE(parse_error(bomb).find("check for an alias that refers to itself"), std::string::npos);
   EXPECT_NE(parse_error(std::string(100'000, '[')).find("f.yaml"), std::string::npos);
   for (const char* text : {"a: *nowhere", "a: [*.q_proj]", "a: *", "a: &"})
     EXPECT_NE(parse_error(text).find("; quote a value that begins with * or &"), std::string::npos)

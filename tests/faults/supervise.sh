@@ -247,7 +247,7 @@ guards_are() { [[ $(sort guards | paste -sd' ') == "$1" ]] || bad "the guards ar
 
 guard_cannot_start() {
   launcher=("$work/bin/srun")
-  given <<<'launch() { rm bin/srun; until [[ -e guards ]] || grep -q "nothing watches" log; do sleep 0.1; done; finishes; }'
+  given <<<'launch() { rm bin/srun; until [[ -e guards ]] || grep -q "no guard for the batch node" log; do sleep 0.1; done; finishes; }'
   supervise --spares 1
   expect 0 "node1,node2" ""
 }
@@ -285,7 +285,7 @@ srun_waits() {
   given <<<'launch() { (($1 > 1)) && finishes; (ends stopped 75 12 "rank 2 on node2 is silent" node2); exec sleep 3600; }'
   supervise --spares 1
   expect 0 "node1,node2 node1,node3" ""
-  logs "srun still waits 8 s after the end of the run"
+  logs "it still waits 8 s after the end of the run"
   grep -q "signal=KILL 7.0" ended || bad "the step was not ended"
 }
 
@@ -315,7 +315,7 @@ never_started() {
   given <<<'try_node() { [[ $1 == node1 ]] || echo launched; }; launch() { (($1 > 1)) && finishes; exec sleep 3600; }'
   LLAMESH_MPI_TIMEOUT=$limit supervise --spares 1
   expect 0 "node1,node2 node2,node3" ""
-  logs "llamesh has not been started after $((5 * limit)) s"
+  logs "did not start llamesh within $((5 * limit)) s"
   logs "node1 is left out: no program can be launched on it"
 }
 
@@ -445,7 +445,7 @@ run_folder_in_disorder() {
   given <<<'launch() { (($1 > 1)) && finishes; ends stopped 75 12 "rank 2 on node2 is silent" node2; }'
   supervise --spares 1
   expect 0 "node1,node2 node1,node3" ""
-  logs "later jobs will not know of node2"
+  logs "cannot record the failure of node2 for later jobs"
   [[ $(sort cleaned | paste -sd' ') == "node1 node2 node3" ]] || bad "cleaned up on $(sort cleaned | paste -sd' ')"
 }
 
@@ -491,7 +491,7 @@ too_many_spares() {
   given <<<'launch() { finishes; }'
   supervise --spares 3
   expect 78 "" ""
-  logs "3 spares of 3 nodes leave none"
+  logs "--spares 3 of 3 nodes leaves none"
 }
 
 # What Slurm's variables hold is no command.

@@ -10,7 +10,6 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "core/clock.hpp"
 #include "core/process.hpp"
 #include "runs/small_run.hpp"
 
@@ -44,57 +43,6 @@ void expect_same_bits(const nlohmann::json& number, double expected) {
   EXPECT_EQ(std::bit_cast<std::uint64_t>(number.get<double>()),
             std::bit_cast<std::uint64_t>(expected))
       << number << " was " << expected;
-}
-
-TEST_F(Metrics, HoldEveryFieldByItsName) {
-  StepRecord record{.step = 7,
-                    .loss = 1.0 / 3,
-                    .grad_norm = 0.1,
-                    .lr = 3e-4,
-                    .tokens = std::int64_t{1} << 53,
-                    .seconds = 0.7,
-                    .tokens_per_second = 1e7 / 3,
-                    .mfu = 0.45,
-                    .valley = 123456789012,
-                    .peak = 223456789012,
-                    .predicted_valley = 123456789013,
-                    .predicted_peak = 223456789013,
-                    .on_host = 12345678,
-                    .predicted_on_host = 12345679,
-                    .traffic = {{"replicate", 5}, {"shard", 6}},
-                    .traffic_between_nodes = {{"replicate", 5}, {"shard", 0}},
-                    .seconds_compute = 0.5,
-                    .exposed = {{"replicate", 0.125}, {"shard", 0.0625}},
-                    .joules = 350.5,
-                    .tokens_per_joule = 2.25};
-  const double before = unix_time();
-  MetricsFile(path_, 0).write(record);
-  const double after = unix_time();
-  ASSERT_EQ(lines().size(), 1U);
-  const auto j = nlohmann::json::parse(lines()[0]);
-  EXPECT_EQ(j.at("step"), 7);
-  expect_same_bits(j.at("loss"), 1.0 / 3);
-  expect_same_bits(j.at("grad_norm"), 0.1);
-  expect_same_bits(j.at("lr"), 3e-4);
-  EXPECT_EQ(j.at("tokens"), std::int64_t{1} << 53);
-  expect_same_bits(j.at("seconds"), 0.7);
-  expect_same_bits(j.at("tokens_per_second"), 1e7 / 3);
-  expect_same_bits(j.at("mfu"), 0.45);
-  EXPECT_EQ(j.at("memory"), (nlohmann::json{{"valley", 123456789012},
-                                            {"peak", 223456789012},
-                                            {"predicted_valley", 123456789013},
-                                            {"predicted_peak", 223456789013},
-                                            {"host", 12345678},
-                                            {"predicted_host", 12345679}}));
-  EXPECT_EQ(j.at("traffic"), (nlohmann::json{{"replicate", 5}, {"shard", 6}}));
-  EXPECT_EQ(j.at("traffic_between_nodes"), (nlohmann::json{{"replicate", 5}, {"shard", 0}}));
-  EXPECT_EQ(j.at("seconds_compute"), 0.5);
-  EXPECT_EQ(j.at("exposed"), (nlohmann::json{{"replicate", 0.125}, {"shard", 0.0625}}));
-  EXPECT_GE(j.at("time").get<double>(), before - 1);
-  EXPECT_LE(j.at("time").get<double>(), after + 1);
-  EXPECT_EQ(j.at("joules"), 350.5);
-  EXPECT_EQ(j.at("tokens_per_joule"), 2.25);
-  EXPECT_EQ(j.size(), 16U);
 }
 
 TEST_F(Metrics, HoldTheBalanceOfExperts) {

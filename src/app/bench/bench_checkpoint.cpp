@@ -15,6 +15,7 @@
 
 #include "app/bench/bench.hpp"
 #include "app/bench/bench_checkpoint_state.hpp"
+#include "app/program/options.hpp"
 #include "checkpoint/format/format.hpp"
 #include "checkpoint/store/store.hpp"
 #include "comm/mpi/session.hpp"
@@ -220,15 +221,26 @@ class Bench {
   Timings verify_{"read back before removing old ones", {}};
 };
 
-}  // namespace
-
+/// Saves and loads a state of about so many MiB against raw writes and reads of the same bytes,
+/// below the working folder.
 int bench_checkpoint(std::int64_t mebibytes) {
   const comm::MpiSession session;
   setup_logging();
-  validate(mebibytes >= 1 && mebibytes <= 1 << 24, "--mib {} is not between 1 and {}", mebibytes,
+  validate(mebibytes >= 1 && mebibytes <= 1 << 24, "--mib is {}; allowed: 1 to {}", mebibytes,
            1 << 24);
   Bench(session.world(), mebibytes).run();
   return 0;
+}
+
+}  // namespace
+
+void declare_bench_checkpoint(CLI::App& bench, Run& chosen) {
+  auto& command = add_command(
+      bench, "checkpoint", "Compare saving and loading with raw writes and reads (under mpirun)",
+      {"mpirun -n 4 llamesh bench checkpoint", "mpirun -n 4 llamesh bench checkpoint --mib 256"});
+  auto& [mebibytes] = runs(command, chosen, bench_checkpoint);
+  mebibytes = 2048;
+  command.add_option("--mib", mebibytes, "Approximate size of the state in MiB (default 2048)");
 }
 
 }  // namespace llamesh::app

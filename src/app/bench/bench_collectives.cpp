@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "app/bench/bench.hpp"
+#include "app/program/options.hpp"
 #include "comm/mpi/mpi.hpp"
 #include "comm/mpi/session.hpp"
 #include "comm/transports/mpi_collectives.hpp"
@@ -69,8 +70,7 @@ CollectiveRates measure_plain(const comm::Communicator& world, std::int64_t n) {
           })};
 }
 
-}  // namespace
-
+/// Measures bus bandwidth of the ranks against plain MPI.
 int bench_collectives() {
   const comm::MpiSession session;
   const auto& world = session.world();
@@ -95,6 +95,16 @@ int bench_collectives() {
     print(mib, "plain MPI", measure_plain(world, rounded));
   }
   return 0;
+}
+
+}  // namespace
+
+void declare_bench_collectives(CLI::App& bench, Run& chosen) {
+  auto& command =
+      add_command(bench, "collectives", "Compare collectives with plain MPI (under mpirun)",
+                  {"mpirun -n 4 llamesh bench collectives",
+                   "srun -N 2 --ntasks-per-node=8 llamesh bench collectives"});
+  runs(command, chosen, bench_collectives);
 }
 
 }  // namespace llamesh::app

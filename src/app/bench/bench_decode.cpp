@@ -105,8 +105,7 @@ void decode(const char* name, const model::ModelConfig& config, DType dtype) {
              100 * bytes / best / read_rate, 1 / median, 100 * bytes / median / read_rate);
 }
 
-}  // namespace
-
+/// Measures token-by-token generation against the rate at which weights can be read.
 int bench_decode(const std::string& device) {
   use_single_device(device);
   use_faster_bf16_products();
@@ -119,6 +118,13 @@ int bench_decode(const std::string& device) {
     decode("llama3.2-1b", shape(2048, 8192, 16, 32, 8, 128256), dtype);
   }
   return 0;
+}
+
+}  // namespace
+
+void declare_bench_decode(CLI::App& bench, Run& chosen) {
+  declare_on_device(bench, chosen, "decode",
+                    "Compare generation with reading the weights (takes 5 GB)", bench_decode);
 }
 
 }  // namespace llamesh::app

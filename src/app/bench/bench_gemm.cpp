@@ -126,8 +126,7 @@ void bench_gemm_on_cpu() {
   }
 }
 
-}  // namespace
-
+/// Measures the 100M Llama's GEMMs against the cores' peak, or Llama 3 8B's on a GPU.
 int bench_gemm(const std::string& device) {
   use_single_device(device);
   if (device::compute_stream().on_gpu())
@@ -135,6 +134,12 @@ int bench_gemm(const std::string& device) {
   else
     bench_gemm_on_cpu();
   return 0;
+}
+
+}  // namespace
+
+void declare_bench_gemm(CLI::App& bench, Run& chosen) {
+  declare_on_device(bench, chosen, "gemm", "Compare GEMM rates with the peak", bench_gemm);
 }
 
 }  // namespace llamesh::app

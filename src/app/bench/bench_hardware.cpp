@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "app/bench/bench.hpp"
+#include "app/program/options.hpp"
 #include "app/program/program.hpp"
 #include "comm/mpi/session.hpp"
 #include "comm/transports/mpi_collectives.hpp"
@@ -239,8 +240,7 @@ class HardwareBench {
   device::Hardware hardware_;
 };
 
-}  // namespace
-
+/// Measures this machine's rates for `llamesh plan --hardware` in about `seconds`.
 int bench_hardware(const std::string& output, Existing existing, double seconds) {
   const comm::MpiSession session;
   setup_logging();
@@ -251,7 +251,8 @@ int bench_hardware(const std::string& output, Existing existing, double seconds)
              most = world.max(std::int64_t{machine.size()});
   std::optional<OutputFile> file;
   comm::agree(world, [&] {  // every rank finds the same error, one reports it
-    validate(fewest == most, "nodes have {} to {} ranks; start as many on each node", fewest, most);
+    validate(fewest == most, "nodes have {} to {} ranks; start the same number on each node",
+             fewest, most);
     if (world.rank() == 0) file.emplace(output, existing);
   });
   run_or_abort([&] {
@@ -263,6 +264,23 @@ int bench_hardware(const std::string& output, Existing existing, double seconds)
     file->finish();
   });
   return 0;
+}
+
+}  // namespace
+
+void declare_bench_hardware(CLI::App& bench, Run& chosen) {
+  auto& command =
+      add_command(bench, "hardware",
+                  "Measure this machine's CPUs for plan --hardware (under mpirun, as the run)",
+                  {"mpirun -n 2 llamesh bench hardware --output node.yaml",
+                   "srun -N 2 --ntasks-per-node=8 llamesh bench hardware --output node.yaml"});
+  auto& [output, existing, seconds] = runs(command, chosen, bench_hardware);
+  seconds = 60;
+  command.add_option("--output", output, "The file for plan --hardware; - is standard output")
+      ->required();
+  command.add_option("--seconds", seconds, "Rough duration (default 60)")
+      ->check(CLI::Range(1, 3600));
+  add_force(command, existing);
 }
 
 }  // namespace llamesh::app

@@ -270,8 +270,7 @@ std::vector<ops::AttentionShape> attention_shapes(const Shapes& s, DType dtype, 
   return shapes;
 }
 
-}  // namespace
-
+/// Measures the same models' other kernels against memory bandwidth and FMA peak.
 int bench_ops(const std::string& device) {
   use_single_device(device);
   const bool on_gpu = device::compute_stream().on_gpu();
@@ -302,6 +301,12 @@ int bench_ops(const std::string& device) {
     for (const auto& shape : attention_shapes(s, dtype, on_gpu)) attention(shape, dtype, most);
   }
   return 0;
+}
+
+}  // namespace
+
+void declare_bench_ops(CLI::App& bench, Run& chosen) {
+  declare_on_device(bench, chosen, "ops", "Compare every other kernel with its limit", bench_ops);
 }
 
 }  // namespace llamesh::app

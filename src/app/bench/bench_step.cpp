@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "app/bench/bench.hpp"
+#include "app/program/options.hpp"
 #include "app/program/program.hpp"
 #include "comm/mpi/session.hpp"
 #include "core/log.hpp"
@@ -66,14 +67,15 @@ void print_table(const train::Setup& setup, double gemm_rate, const std::vector<
                r.tokens_per_second, 100 * floor / r.seconds,
                r.mfu ? fmt::format("{:.0f}", 100 * *r.mfu) : "-");
   const auto& best = rows.front().second;
-  fmt::print("memory of the fullest rank: valley {:.1f} MiB, peak {:.1f} MiB\n",
+  fmt::print("memory of the fullest rank: {:.1f} MiB after a step, peak {:.1f} MiB\n",
              static_cast<double>(best.valley) / (1 << 20),
              static_cast<double>(best.peak) / (1 << 20));
   print_axes(best);
 }
 
-}  // namespace
-
+/// Measures training steps against the minimum time for their matmul FLOPs. Unless `tune_gemms` is
+/// empty, it then finds the fastest algorithm for each GEMM, measures again, and writes the
+/// algorithms to that file (an OutputFile name).
 int bench_step(const std::vector<std::string>& arguments, const std::string& device,
                const std::string& tune_gemms, Existing existing) {
   const comm::MpiSession session;
@@ -119,6 +121,24 @@ int bench_step(const std::vector<std::string>& arguments, const std::string& dev
     table->finish();
   });
   return 0;
+}
+
+}  // namespace
+
+void declare_bench_step(CLI::App& bench, Run& chosen) {
+  auto& command = add_command(
+      bench, "step", "Compare whole training steps with their minimum time (under mpirun)",
+      {"llamesh bench step",
+       "mpirun -n 4 llamesh bench step inputs/tiny.yaml train.micro_batch=2"});
+  auto& [inputs, device, tune_gemms, existing] = runs(command, chosen, bench_step);
+  device = "auto";
+  command.add_option("INPUTS", inputs,
+                     "YAML file (default: inputs/llama-100m.yaml), then key.path=value ...");
+  add_device(command, device);
+  command.add_option("--tune-gemms", tune_gemms,
+                     "On a GPU: find the fastest algorithm for each GEMM of the step and write "
+                     "them to this file, for train.gemm_table");
+  add_force(command, existing);
 }
 
 }  // namespace llamesh::app

@@ -1,35 +1,19 @@
 #pragma once
 
-#include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "app/program/command.hpp"
 #include "app/program/output_file.hpp"
 #include "data/data_options.hpp"
-#include "model/sampling.hpp"
 
-/// Subcommands. Each runs to its end and returns the exit code, or throws an Error that main()
+/// Declarations of the subcommands, and the functions behind those that tests call or that several
+/// files implement. Each runs to its end and returns the exit code, or throws an Error that main()
 /// prints.
 namespace llamesh::app {
 
-/// Output format: text, or one JSON object (docs/json.md).
-enum class Output : bool { text, json };
-
-struct TrainArguments {
-  std::string inputs;                  ///< YAML file
-  std::vector<std::string> overrides;  ///< key.path=value
-  bool print_config = false;
-  bool print_mesh = false;
-  bool print_units = false;
-  bool print_spec = false;
-  bool print_all = false;       ///< for units and spec: do not fold equal layers
-  int ranks = 0;                ///< planned launch, for the prints; 0: this launch
-  int ranks_per_node = 0;       ///< for the planned launch; 0: one machine
-  std::string device = "auto";  ///< auto, cpu, cuda
-  bool check = false;  ///< check the nodes (train/preflight/preflight.hpp) instead of training
-};
-int train(const TrainArguments& arguments);
+Declare declare_train, declare_plan, declare_inspect, declare_verify, declare_diff, declare_status,
+    declare_convert, declare_generate, declare_evaluate, declare_tokenize, declare_version;
 
 struct PlanArguments {
   std::string inputs;                  ///< YAML file
@@ -48,54 +32,6 @@ struct PlanArguments {
 /// no MPI, GPU or data. Returns 0, or 1 if it does not fit into the hardware's memory; throws if
 /// ranks in a dry run disagree.
 int plan(const PlanArguments& arguments);
-
-struct ConvertArguments {
-  std::string from;            ///< checkpoint, run folder, or Hugging Face folder
-  std::string to;              ///< new hf:FOLDER, or new checkpoint
-  std::string dtype = "fp32";  ///< for an exported folder: fp32, bf16, fp16
-  std::string max_shard_size = "5GB";
-  bool merge = false;  ///< export the model with its adapters merged, not the adapters alone
-};
-/// Converts a checkpoint to a Hugging Face folder, or one with adapters to a PEFT folder, or such a
-/// folder to a checkpoint at step 0. One process is enough; under mpirun all ranks share the work.
-int convert(const ConvertArguments& arguments);
-
-struct GenerateArguments {
-  std::string model;    ///< checkpoint, run folder, or Hugging Face folder
-  std::string adapter;  ///< PEFT folder with adapters of the model; empty: none
-  std::string prompt;
-  std::string prompt_file;
-  std::string tokenizer;  ///< empty: the model's own
-  std::string dtype = "fp32";
-  std::string device = "auto";             ///< as for train
-  std::optional<std::int64_t> max_tokens;  ///< empty: 128, or those that fit into the positions
-  std::int64_t tensor_parallel_size = 0;   ///< ranks that hold the model together; 0: all
-  model::SamplingOptions sampling;
-};
-/// Continues a prompt, token by token, on the terminal. Stops after the end-of-text token. A single
-/// process runs without MPI; several ranks hold the model together.
-int generate(const GenerateArguments& arguments);
-
-struct EvaluateArguments {
-  std::string model;               ///< as for generate
-  std::string adapter;             ///< as for generate
-  std::vector<std::string> files;  ///< also folders, patterns and @LIST
-  std::string tokenizer;           ///< empty: the model's own
-  std::string dtype = "fp32";
-  std::string device = "auto";                  ///< as for train
-  std::optional<std::int64_t> sequence_length;  ///< empty: the run's, else 512 if it fits
-  std::int64_t tensor_parallel_size = 1;        ///< ranks that hold a model together
-  bool tokens = false;                          ///< the files hold token ids
-  std::string token_dtype;  ///< uint16 or uint32: ids without llm.c's header; empty: with it
-  std::optional<data::ChatTemplate> chat_template;  ///< empty: the run's, else automatic
-  std::optional<data::LossOn> loss_on;              ///< empty: the run's, else assistant
-  std::optional<data::Reasoning> reasoning;         ///< empty: the run's, else refuse
-  Output output = Output::text;
-};
-/// Computes a model's mean loss, perplexity and, for text, bits per byte over files. They are split
-/// into sequences like a run's validation data, with a document mask if the model's run had one.
-/// Under mpirun the ranks, or groups of ranks that hold a model together, share the sequences.
-int evaluate(const EvaluateArguments& arguments);
 
 struct TokenizeArguments {
   std::string tokenizer;            ///< name for tokenizer::open_tokenizer

@@ -7,6 +7,7 @@
 
 #include "app/models/end_tokens.hpp"
 #include "app/models/origin.hpp"
+#include "app/program/options.hpp"
 #include "checkpoint/format/state_reader.hpp"
 #include "checkpoint/models/hf_export.hpp"
 #include "checkpoint/models/hf_new_folder.hpp"
@@ -28,6 +29,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
+struct ConvertArguments {
+  std::string from;            ///< checkpoint, run folder, or Hugging Face folder
+  std::string to;              ///< new hf:FOLDER, or new checkpoint
+  std::string dtype = "fp32";  ///< for an exported folder: fp32, bf16, fp16
+  std::string max_shard_size = "5GB";
+  bool merge = false;  ///< export the model with its adapters merged, not the adapters alone
+};
+
 checkpoint::StoredType type_of(const std::string& dtype) {
   const std::map<std::string, checkpoint::StoredType> types = {
       {"fp32", checkpoint::StoredType::f32},
@@ -43,7 +52,7 @@ Origin origin_if_known(const fs::path& checkpoint) {
   try {
     return origin_of(config);
   } catch (const std::exception& error) {
-    spdlog::warn("cannot read the checkpoint's inputs ({}): no tokenizer files are copied",
+    spdlog::warn("cannot read the checkpoint's inputs ({}); copy the tokenizer files yourself",
                  error.what());
     return {};
   }
@@ -54,8 +63,8 @@ bool has_lora(const fs::path& checkpoint) {
   return model::parse_config_json(text, checkpoint.string()).lora.has_value();
 }
 
-/// Finds the files to export with the weights, if they still exist. The tokenizer is the one for
-/// the run's data; if these are bytes or ids, the one in the folder from which the model came.
+/// Finds the files to export with the weights, if they still exist. The tokenizer is that of the
+/// run's data, or of the folder that the model came from if the data are bytes or ids.
 void find_companions(const fs::path& checkpoint, const std::string& to,
                      checkpoint::ExportOptions& options) {
   const auto [model, data] = origin_if_known(checkpoint);
@@ -65,9 +74,8 @@ void find_companions(const fs::path& checkpoint, const std::string& to,
   if (!tokenizer.empty() && has_tokenizer(tokenizer))
     options.tokenizer = tokenizer;
   else if (!tokenizer.empty())
-    spdlog::warn(
-        "the tokenizer {} no longer exists (looking from {}): no tokenizer files are copied",
-        tokenizer, fs::current_path().string());
+    spdlog::warn("the tokenizer {} no longer exists (looking from {}); copy its files yourself",
+                 tokenizer, fs::current_path().string());
   else if (is_there)
     options.tokenizer = model;
   else if (data.tokenizer == "byte" && data::is_text(data.format))
@@ -76,10 +84,10 @@ void find_companions(const fs::path& checkpoint, const std::string& to,
         "--prompt TEXT",
         shell_word(to));
   else if (!model.empty())
-    spdlog::warn("{} no longer exists: no tokenizer files are copied", model);
+    spdlog::warn("{} no longer exists; copy the tokenizer files yourself", model);
 }
 
-/// Finds the tokens that begin and end a text of this model, for the folder's config files.
+/// Finds the tokens that begin and end this model's text, for the folder's config files.
 void find_special_tokens(const fs::path& checkpoint, checkpoint::ExportOptions& options) {
   const auto [model, data] = origin_if_known(checkpoint);
   options.positions = data.sequence_length;
@@ -89,7 +97,8 @@ void find_special_tokens(const fs::path& checkpoint, checkpoint::ExportOptions& 
     options.bos = tokenizer->bos();
     options.end_tokens = end_tokens(*tokenizer, data, options.source.string());
   } catch (const Error& error) {
-    spdlog::warn("the tokens that end a text are not known: {}", error.what());
+    spdlog::warn("cannot determine the end-of-text tokens: {}; add eos_token_id to config.json",
+                 error.what());
   }
 }
 
@@ -118,7 +127,7 @@ void export_folder(const fs::path& from, const ConvertArguments& arguments,
     return checkpoint::export_adapters(from, target, options.type, base, world);
   }
   comm::agree(world, [&] {
-    if (world.rank() != 0) return;  // which writes them
+    if (world.rank() != 0) return;  // rank 0 writes them
     find_companions(from, arguments.to, options);
     find_special_tokens(from, options);
   });
@@ -151,16 +160,18 @@ std::string direction_of(const ConvertArguments& arguments) {
            arguments.from, arguments.to);
   const fs::path target = checkpoint::without_hf_prefix(arguments.to);
   validate(!imports || !arguments.merge,
-           "--merge is for a checkpoint; '{}' is a Hugging Face folder", arguments.from);
-  validate(!target.empty() && target != "-", "--to '{}' does not name a folder", arguments.to);
+           "--merge is for a checkpoint, but '{}' is a Hugging Face folder; leave it out",
+           arguments.from);
+  validate(!target.empty() && target != "-", "--to '{}' does not name a folder; give a new one",
+           arguments.to);
   checkpoint::check_is_new(target);
   type_of(arguments.dtype);
   max_shard_bytes(arguments.max_shard_size);
   return imports ? "import" : "export";
 }
 
-}  // namespace
-
+/// Converts a checkpoint to a Hugging Face folder, or one with adapters to a PEFT folder, or such a
+/// folder to a checkpoint at step 0. One process is enough; under mpirun all ranks share the work.
 int convert(const ConvertArguments& arguments) {
   const comm::MpiSession session(comm::WithoutLauncher::one_rank);
   setup_logging();
@@ -176,6 +187,30 @@ int convert(const ConvertArguments& arguments) {
     export_folder(from, arguments, world);
   if (world.rank() == 0) spdlog::info("{} -> {}", arguments.from, arguments.to);
   return 0;
+}
+
+}  // namespace
+
+void declare_convert(CLI::App& parser, Run& chosen) {
+  auto& command =
+      add_command(parser, "convert",
+                  "Convert a checkpoint to a Hugging Face folder, or back (also under mpirun)",
+                  {"llamesh convert --from runs/tiny --to FOLDER --dtype bf16",
+                   "mpirun -n 8 llamesh convert --from FOLDER --to CHECKPOINT"});
+  auto& [to] = runs(command, chosen, convert);
+  command.add_option("--from", to.from, "A checkpoint or run folder, or a Hugging Face folder")
+      ->required();
+  command
+      .add_option("--to", to.to,
+                  "A new Hugging Face folder from a checkpoint, or a new checkpoint from a folder")
+      ->required();
+  command.add_option("--dtype", to.dtype,
+                     "Dtype of the Hugging Face folder: fp32 (the default), bf16, fp16");
+  command.add_option("--max-shard-size", to.max_shard_size,
+                     "Largest file of the folder, e.g. 500MB (default 5GB)");
+  command.add_flag("--merge", to.merge,
+                   "From a run with LoRA: the whole model with its adapters merged (default: the "
+                   "adapters as a PEFT folder)");
 }
 
 }  // namespace llamesh::app

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "app/models/tensor_source.hpp"
-#include "app/program/output_file.hpp"
+#include "app/program/options.hpp"
 #include "checkpoint/format/format.hpp"
 #include "checkpoint/store/location.hpp"
 
@@ -124,6 +124,16 @@ int diff(const std::string& a, const std::string& b, Output output) {
   for (const auto& [name, entry] : of_second)
     if (!of_first.contains(name)) findings.add_missing(name, false);
   return findings.conclude(a, b, of_first.size()) ? 0 : 1;
+}
+
+void declare_diff(CLI::App& parser, Run& chosen) {
+  auto& command =
+      add_command(parser, "diff", "Compare two models or checkpoints tensor by tensor",
+                  {"llamesh diff runs/first runs/second", "llamesh diff runs/tiny hf:FOLDER"});
+  auto& [a, b, output] = runs(command, chosen, diff);
+  command.add_option("A", a, tensor_source_help)->required();
+  command.add_option("B", b, tensor_source_help)->required();
+  add_json(command, output);
 }
 
 }  // namespace llamesh::app

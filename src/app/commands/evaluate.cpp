@@ -10,9 +10,9 @@
 #include <numbers>
 #include <optional>
 
+#include "app/commands/model_options.hpp"
 #include "app/models/loaded_model.hpp"
 #include "app/models/model_mesh.hpp"
-#include "app/program/output_file.hpp"
 #include "app/program/program.hpp"
 #include "checkpoint/store/location.hpp"
 #include "comm/mpi/session.hpp"
@@ -31,6 +31,17 @@
 
 namespace llamesh::app {
 namespace {
+
+struct EvaluateArguments : ModelArguments {
+  std::vector<std::string> files;               ///< also folders, patterns and @LIST
+  std::optional<std::int64_t> sequence_length;  ///< empty: the run's, else 512 if it fits
+  bool tokens = false;                          ///< the files hold token ids
+  std::string token_dtype;  ///< uint16 or uint32: ids without llm.c's header; empty: with it
+  std::optional<data::ChatTemplate> chat_template;  ///< empty: the run's, else automatic
+  std::optional<data::LossOn> loss_on;              ///< empty: the run's, else assistant
+  std::optional<data::Reasoning> reasoning;         ///< empty: the run's, else refuse
+  Output output = Output::text;
+};
 
 struct Sum {
   double nats = 0;
@@ -105,8 +116,8 @@ data::DataOptions options_for(const EvaluateArguments& arguments, const LoadedMo
   if (options.document_mask && options.format == data::Format::tokens && options.eos_token < 0) {
     options.document_mask = false;
     spdlog::warn(
-        "the model was trained with data.document_mask, but its run has no data.eos_token that "
-        "would mark the ends of documents in token files: documents are not separated");
+        "the model was trained with data.document_mask, but token files need data.eos_token for "
+        "that, which its run does not set: documents are not separated; give text instead");
   }
   return options;
 }
@@ -185,8 +196,9 @@ data::TokenStream open_stream(const comm::Communicator& world, const data::DataO
   return std::move(*stream);
 }
 
-}  // namespace
-
+/// Computes a model's mean loss, perplexity and, for text, bits per byte over files. They are split
+/// into sequences like a run's validation data, with a document mask if the model's run had one.
+/// Under mpirun the ranks, or groups of ranks that hold a model together, share the sequences.
 int evaluate(const EvaluateArguments& asked) {
   EvaluateArguments arguments = asked;
   const comm::MpiSession session(comm::WithoutLauncher::one_rank);
@@ -244,6 +256,40 @@ int evaluate(const EvaluateArguments& asked) {
     check_finite(sum, path);
   });
   return 0;
+}
+
+}  // namespace
+
+void declare_evaluate(CLI::App& parser, Run& chosen) {
+  auto& command =
+      add_command(parser, "evaluate", "Compute a model's loss over files (also under mpirun)",
+                  {"llamesh evaluate runs/tiny inputs/text/tiny.txt --sequence-length 64",
+                   "mpirun -n 4 llamesh evaluate hf:FOLDER FILE --tensor-parallel-size 2 --json"});
+  auto& [to] = runs(command, chosen, evaluate);
+  to.tensor_parallel_size = 1;
+  add_model(command, to,
+            "Ranks that share each matrix (default 1); groups of them divide the sequences");
+  command
+      .add_option("FILES", to.files,
+                  "Text, .jsonl or .json, or token files; also folders, patterns in quotes, and "
+                  "@LIST (a file with one path per line)")
+      ->required();
+  command.add_flag("--tokens", to.tokens,
+                   "Take the files as token ids with llm.c's header, whatever their names say");
+  command
+      .add_option("--token-dtype", to.token_dtype,
+                  "Take the files as token ids without a header: uint16 or uint32")
+      ->check(CLI::IsMember({"uint16", "uint32"}));
+  add_named<data::ChatTemplate>(command, "--chat-template", to.chat_template,
+                                "As data.chat_template (default: the run's; auto for a folder)");
+  add_named<data::LossOn>(command, "--loss-on", to.loss_on,
+                          "As data.loss_on (default: the run's; assistant for a folder)");
+  add_named<data::Reasoning>(command, "--reasoning", to.reasoning,
+                             "As data.reasoning (default: the run's; refuse for a folder)");
+  command.add_option("--sequence-length", to.sequence_length,
+                     "In tokens (default: the run's; for a Hugging Face folder 512, or the "
+                     "model's positions if it has fewer)");
+  add_json(command, to.output);
 }
 
 }  // namespace llamesh::app

@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 
+#include "app/commands/model_options.hpp"
 #include "app/models/end_tokens.hpp"
 #include "app/models/loaded_model.hpp"
 #include "app/models/model_mesh.hpp"
@@ -27,12 +28,20 @@
 #include "core/log.hpp"
 #include "device/buffer.hpp"
 #include "model/decoder.hpp"
+#include "model/sampling.hpp"
 #include "tokenizer/tokenizer.hpp"
 #include "train/engine/kernel_choice.hpp"
 #include "train/setup/setup.hpp"
 
 namespace llamesh::app {
 namespace {
+
+struct GenerateArguments : ModelArguments {
+  std::string prompt;
+  std::string prompt_file;
+  std::optional<std::int64_t> max_tokens;  ///< empty: 128, or those that fit into the positions
+  model::SamplingOptions sampling;
+};
 
 void print_now(const std::string& text) {
   std::fwrite(text.data(), 1, text.size(), stdout);
@@ -110,7 +119,7 @@ void check(const GenerateArguments& arguments, int ranks) {
            asked, ranks, ranks == 1 ? "rank was" : "ranks were", asked, asked);
 }
 
-/// Starting point for a text.
+/// Model, prompt and limits of a generation.
 struct Start {
   std::unique_ptr<LoadedModel> model;
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
@@ -202,8 +211,8 @@ void write_text(const Ranks& ranks, model::Decoder& decoder, const Start& from,
                 static_cast<double>(from.model->weights.bytes()) * ranks.count());
 }
 
-}  // namespace
-
+/// Continues a prompt, token by token, on the terminal. Stops after the end-of-text token. A single
+/// process runs without MPI; several ranks hold the model together.
 int generate(const GenerateArguments& arguments) {
   const Ranks ranks(started_ranks());
   ranks.agree([&] { check(arguments, ranks.count()); });
@@ -235,6 +244,29 @@ int generate(const GenerateArguments& arguments) {
     write_text(ranks, decoder, start, *sampler, path);
   });
   return 0;
+}
+
+}  // namespace
+
+void declare_generate(CLI::App& parser, Run& chosen) {
+  auto& command =
+      add_command(parser, "generate", "Continue a prompt with a trained model (also under mpirun)",
+                  {"llamesh generate runs/tiny --prompt \"In the beginning\"",
+                   "mpirun -n 4 llamesh generate hf:FOLDER --prompt-file FILE --temperature 0.7"});
+  auto& [to] = runs(command, chosen, generate);
+  add_model(command, to, "Ranks that share each matrix; all that are started (the default)");
+  command.add_option("--prompt", to.prompt, "Text to continue");
+  command.add_option("--prompt-file", to.prompt_file,
+                     "Read the prompt from a file; - is standard input");
+  command.add_option("--max-tokens", to.max_tokens,
+                     "Maximum number of new tokens (default: 128, or as many as the model has "
+                     "positions for)");
+  command.add_option("--temperature", to.sampling.temperature,
+                     "0 (the default): always the most likely token");
+  command.add_option("--top-k", to.sampling.top_k, "Sample from the k most likely tokens only");
+  command.add_option("--top-p", to.sampling.top_p,
+                     "Sample from the most likely tokens that together reach probability p");
+  command.add_option("--seed", to.sampling.seed, "Random seed of the sampling (default 0)");
 }
 
 }  // namespace llamesh::app

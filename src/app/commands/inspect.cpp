@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "app/models/tensor_source.hpp"
-#include "app/program/output_file.hpp"
+#include "app/program/options.hpp"
 #include "checkpoint/format/format.hpp"
 #include "checkpoint/format/manifest.hpp"
 #include "checkpoint/format/state_reader.hpp"
@@ -213,6 +213,18 @@ int inspect(const std::string& name, Output output) {
   else
     fmt::print("{}", description.text);
   return 0;
+}
+
+void declare_inspect(CLI::App& parser, Run& chosen) {
+  auto& command =
+      add_command(parser, "inspect", "Describe what is at a path, in a table",
+                  {"llamesh inspect runs/tiny", "llamesh inspect --json model.safetensors"});
+  auto& [path, output] = runs(command, chosen, inspect);
+  command
+      .add_option("PATH", path,
+                  std::string(tensor_source_help) + ", or a token file or Megatron-LM pair")
+      ->required();
+  add_json(command, output);
 }
 
 }  // namespace llamesh::app

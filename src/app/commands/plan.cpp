@@ -2,7 +2,7 @@
 
 #include "app/commands/commands.hpp"
 #include "app/commands/planned_launch.hpp"
-#include "app/program/output_file.hpp"
+#include "app/program/options.hpp"
 #include "config/inputs.hpp"
 #include "core/error.hpp"
 #include "core/text.hpp"
@@ -67,7 +67,7 @@ bool offloads(const train::Inputs& in) {
 void print_memory(const PlannedLaunch& planned) {
   const auto& step = planned.step;
   fmt::print("memory of rank {}, the fullest\n", step.rank);
-  fmt::print("  {:<24}{:>12}\n", "valley (after a step)", bytes_text(step.valley));
+  fmt::print("  {:<24}{:>12}\n", "after a step", bytes_text(step.valley));
   fmt::print("  {:<24}{:>12}  of {}: {}\n", "peak", bytes_text(step.peak),
              bytes_text(planned.limit()), planned.fits() ? "fits" : "does not fit");
   for (std::size_t use = 0; use < step.at_peak.size(); ++use)
@@ -83,7 +83,7 @@ void print_memory(const PlannedLaunch& planned) {
                bytes_text(planned.hardware.host_memory_bytes));
   if (step.memory_checkpoints == 0) return;
   const auto allowed = planned.setup.inputs.checkpoint.memory.limit;
-  fmt::print("  {:<24}{:>12}  in its node's /dev/shm{}, {} of it for partner copies\n",
+  fmt::print("  {:<24}{:>12}  in its node's /dev/shm{}, {} of it for replicas from other nodes\n",
              "memory checkpoints", bytes_text(step.memory_checkpoints),
              allowed == 0 ? "" : fmt::format(", of {} allowed", bytes_text(allowed)),
              bytes_text(step.partner_copies));
@@ -121,7 +121,7 @@ void check_imbalance(const PlanArguments& asked, const PlannedLaunch& planned) {
   validate(
       asked.imbalance <= planned.max_imbalance(),
       "--imbalance is {:g}, but one of {} ranks receives at most {:g} times the mean rows if a "
-      "token takes {} of {} experts",
+      "token takes {} of {} experts; lower --imbalance",
       asked.imbalance, ranks, planned.max_imbalance(), model.num_experts_per_tok,
       model.num_experts);
 }
@@ -139,6 +139,59 @@ int plan(const PlanArguments& arguments) {
   else
     print_as_table(arguments, planned);
   return planned.fits() ? 0 : 1;
+}
+
+void declare_plan(CLI::App& parser, Run& chosen) {
+  auto& command = add_command(
+      parser, "plan", "Predict memory, traffic and time of a step; exit 1 if it does not fit",
+      {"llamesh plan inputs/clusters/llama3-8b-1x8.yaml --ranks 8 --hardware h200",
+       "llamesh plan inputs/tiny.yaml mesh.axes.shard=2 --ranks 4 --json"});
+  auto& [to] = runs(command, chosen, plan);
+  command.add_option("INPUTS", to.inputs, "YAML file, as for train")->required();
+  command.add_option("OVERRIDES", to.overrides, "key.path=value ...");
+  command.add_option("--ranks", to.ranks, "Ranks of the launch")
+      ->required()
+      ->check(CLI::Range(1, 1 << 20));
+  command
+      .add_option("--ranks-per-node", to.ranks_per_node,
+                  "Ranks per node (default: all on one node)")
+      ->check(CLI::Range(1, 1 << 20));
+  command.add_option("--hardware", to.hardware,
+                     "h100 (the default), h200, a100-80, a100-40, cpu-node, or a file like those "
+                     "in inputs/hardware or from bench hardware");
+  command.add_flag("--attained", to.attained,
+                   "Plan at the rates that published runs reach, not at those of single kernels");
+  command.add_option_function<double>(
+      "--storage",
+      [&rate = to.storage_rate](double gigabytes) {
+        if (!(gigabytes >= 1e-6 && gigabytes <= 1e6))  // nan, too
+          throw CLI::ValidationError(
+              "--storage",
+              fmt::format("{} is out of range; allowed: 1e-06 to 1e+06 GB/s", gigabytes));
+        rate = 1e9 * gigabytes;
+      },
+      "Write bandwidth for checkpoints in GB/s (default: measured, else 10)");
+  auto* imbalance = command.add_option_function<double>(
+      "--imbalance",
+      [&imbalance = to.imbalance](double times) {
+        if (!(times >= 1 && times <= 65536))  // nan, too
+          throw CLI::ValidationError("--imbalance",
+                                     fmt::format("{} is out of range; allowed: 1 or more", times));
+        imbalance = times;
+      },
+      "Plan the busiest rank of an expert axis, which receives this many times the mean "
+      "rows (default 1: uniform routing)");
+  auto* sweep =
+      command.add_flag("--sweep", to.sweep,
+                       "List the meshes, strategies, checkpointing modes and micro-batches that "
+                       "fit, by tokens/s; what OVERRIDES set is kept");
+  command
+      .add_flag("--dry-run", to.dry_run,
+                "Check all ranks: the members of each group call the same collectives in the same "
+                "order, and each element is owned and written once; exit 70 if not")
+      ->excludes(sweep)
+      ->excludes(imbalance);
+  add_json(command, to.output);
 }
 
 }  // namespace llamesh::app

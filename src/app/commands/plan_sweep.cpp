@@ -33,8 +33,8 @@ std::string name_of(E of) {
   return "";
 }
 
-/// Goes through the meshes, strategies, checkpointings and micro-batches of a launch, and through
-/// ways to offload where nothing fits without. What the command line sets stays as it is.
+/// Plans a launch with all meshes, strategies, checkpointing modes and micro-batches, and, if none
+/// of them fits, with offloading. Keys set on the command line keep their values.
 class Sweep {
  public:
   explicit Sweep(const PlanArguments& asked)
@@ -56,7 +56,7 @@ class Sweep {
     }
     return std::move(rows_);
   }
-  /// The first user error of those that refused a launch.
+  /// Returns the first user error that rejected a launch.
   const std::optional<std::string>& refusal() const { return refusal_; }
 
  private:
@@ -91,8 +91,8 @@ class Sweep {
     return sizes;
   }
 
-  /// Returns the sizes of a context axis, powers of two, that leave a rank 8,192 tokens or more:
-  /// for fewer, more sequences are faster.
+  /// Returns the sizes of a context axis: powers of two that leave a rank at least 8,192 tokens,
+  /// below which more sequences are faster.
   std::vector<int> context_sizes() const {
     std::vector<int> sizes{1};
     for (int n = 2; n <= asked_.ranks && inputs_.data.sequence_length / n >= 8192; n *= 2)
@@ -105,7 +105,7 @@ class Sweep {
     return config::sets(asked_.overrides, key) ? std::vector<T>{given} : all;
   }
 
-  /// Larger ones take more memory: after one that does not fit there is none that does.
+  /// Stops at the first micro-batch that does not fit: larger ones take more memory.
   void add_micro_batches(train::Inputs& in) {
     for (const auto micro_batch : values<std::int64_t>("train.micro_batch", in.train.micro_batch,
                                                        {1, 2, 4, 8, 16, 32, 64})) {
@@ -114,7 +114,7 @@ class Sweep {
       try {
         const auto planned = planner_.plan(in);
         const auto mesh = comm::to_string(planned.setup.mesh);
-        const auto is_known = [&](const Row& row) {  // strategies can come to the same
+        const auto is_known = [&](const Row& row) {  // strategies may coincide
           return row.mesh == mesh && row.step.seconds == planned.step.seconds &&
                  row.step.peak == planned.step.peak;
         };

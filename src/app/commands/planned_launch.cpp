@@ -18,9 +18,9 @@ bool PlannedLaunch::fits() const {
   const double of_device = hardware.kind == device::Kind::cpu ? peak : 0;  // the same memory
   const auto& hosts = setup.topology.host_of;
   const auto ranks = std::ranges::count(hosts, hosts[static_cast<std::size_t>(step.rank)]);
-  const auto images = static_cast<double>(step.memory_checkpoints) / static_cast<double>(ranks);
+  const auto snapshots = static_cast<double>(step.memory_checkpoints) / static_cast<double>(ranks);
   const auto allowed = setup.inputs.checkpoint.memory.limit;
-  return peak <= limit() && of_device + on_host + images <= hardware.host_memory_bytes &&
+  return peak <= limit() && of_device + on_host + snapshots <= hardware.host_memory_bytes &&
          (allowed == 0 || step.memory_checkpoints <= allowed);
 }
 
@@ -47,7 +47,9 @@ device::Hardware hardware_of_rank(const PlanArguments& asked) {
            "{} was measured with {} per node, but the plan has {}; measure with that many",
            asked.hardware, counted(hardware.measured.ranks, "rank"), ranks);
   if (asked.attained) {
-    validate(hardware.attained > 0, "--attained: {} has no key `attained`", asked.hardware);
+    validate(hardware.attained > 0,
+             "--attained: {} has no key `attained`; add it, or leave --attained out",
+             asked.hardware);
     validate(!hardware.is_measured(), "--attained: {} has measured rates; leave --attained out",
              asked.hardware);
     hardware = plan::as_attained(std::move(hardware));

@@ -40,7 +40,7 @@ struct PlannedLaunch {
   }
 };
 
-/// ArenaAllocator for launches with the requested ranks and hardware.
+/// Plans launches with the requested ranks and hardware.
 class LaunchPlanner {
  public:
   explicit LaunchPlanner(const PlanArguments& asked);

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "app/commands/commands.hpp"
-#include "app/program/output_file.hpp"
+#include "app/program/options.hpp"
 #include "app/status/run_status.hpp"
 #include "core/text.hpp"
 #include "train/terminal/progress_bar.hpp"
@@ -86,6 +86,19 @@ int status(const std::string& folder, Output output, Watch watch) {
     if (watch == Watch::no || now.ended || std::ferror(stdout) != 0) return 0;
     std::this_thread::sleep_for(between_looks);
   }
+}
+
+void declare_status(CLI::App& parser, Run& chosen) {
+  auto& command = add_command(parser, "status",
+                              "Show a run's step, speed, newest checkpoint and last failure (from "
+                              "any machine that sees its folder)",
+                              {"llamesh status runs/tiny --watch", "llamesh status runs"});
+  auto& [folder, output, watch] = runs(command, chosen, status);
+  command.add_option("RUN", folder, "A run folder, or a folder of runs")->required();
+  add_json(command, output);
+  command.add_flag_callback(
+      "--watch", [&watch = watch] { watch = Watch::yes; },
+      "Refresh every two seconds until the run ends");
 }
 
 }  // namespace llamesh::app

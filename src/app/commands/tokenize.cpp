@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "app/program/options.hpp"
 #include "core/clock.hpp"
 #include "core/error.hpp"
 #include "core/terminal_line.hpp"
@@ -24,7 +25,7 @@
 namespace llamesh::app {
 namespace {
 
-/// Splits a text into documents; skips empty ones.
+/// Splits text into documents; skips empty ones.
 void split(std::string_view text, const std::string& separator,
            std::vector<std::string_view>& documents) {
   while (!text.empty()) {
@@ -52,9 +53,10 @@ std::vector<InputFile> find_inputs(const TokenizeArguments& arguments) {
     if (!found.note.empty()) fmt::print(stderr, "--input: {}\n", found.note);
     for (const std::string& path : found.files) {
       const auto format = data::format_of(path, data::TokenDtype::from_header);
-      validate(data::is_text(format), "'{}' holds token ids already", path);
+      validate(data::is_text(format), "'{}' already holds token ids; give text, .jsonl or .json",
+               path);
       validate(format == data::Format::text || arguments.separator.empty(),
-               "--document-separator is for text, but the documents of '{}' are separated already",
+               "--document-separator is for text, but '{}' holds separate documents; leave it out",
                path);
       inputs.push_back({path, format == data::Format::jsonl});
     }
@@ -75,7 +77,7 @@ std::size_t total_bytes(const std::vector<InputFile>& inputs) {
   return bytes;
 }
 
-/// Returns the other files that belong to a token file: the mask, and a pair's ids.
+/// Returns the other files of a token file: its mask, and the ids of a pair.
 std::vector<std::string> companions(const std::string& output) {
   if (output == "-") return {};
   std::vector<std::string> names = {data::loss_mask_path(output)};
@@ -150,9 +152,10 @@ class Work {
     const bool is_pair = arguments_.output.ends_with(".idx");
     if (end_) fmt::print(to, "every document ends with id {} (data.eos_token)\n", *end_);
     if (!end_ && !is_pair)
-      fmt::print(to,
-                 "no id marks only the ends of documents; for data.packing and data.document_mask "
-                 "write a Megatron-LM pair instead: --output NAME.idx\n");
+      fmt::print(
+          to,
+          "no id occurs only at the ends of documents; for data.packing and data.document_mask "
+          "write a Megatron-LM pair instead: --output NAME.idx\n");
     if (output_.mask().masks())
       fmt::print(to, "{}: which tokens are in the loss; keep it beside the tokens\n",
                  output_.mask().path());
@@ -228,7 +231,9 @@ int tokenize(const TokenizeArguments& arguments) {
   if (arguments.show > 0) {
     std::vector<std::string> files;
     for (const auto& input : inputs) {
-      validate(input.is_jsonl, "--show is for .jsonl and .json, but '{}' is text", input.path);
+      validate(input.is_jsonl,
+               "--show is for .jsonl and .json, but '{}' is text; leave it out of --input",
+               input.path);
       files.push_back(input.path);
     }
     show_records(arguments, files);
@@ -244,6 +249,43 @@ int tokenize(const TokenizeArguments& arguments) {
   }
   work.finish();
   return 0;
+}
+
+void declare_tokenize(CLI::App& parser, Run& chosen) {
+  auto& command = add_command(
+      parser, "tokenize", "Tokenize text and conversations into one token file",
+      {"llamesh tokenize --tokenizer folder --input chats.jsonl --show 2",
+       "llamesh tokenize --tokenizer tokenizer.json --input a.txt chats.jsonl --output ids.idx"});
+  auto& [to] = runs(command, chosen, tokenize);
+  command
+      .add_option("--tokenizer", to.tokenizer,
+                  "byte, a SentencePiece .model, a tokenizer.json, or a folder with one of them")
+      ->required();
+  command
+      .add_option(
+          "--input", to.inputs,
+          "Text files in UTF-8, or .jsonl or .json records as for data.train; also folders, "
+          "patterns in quotes, and @LIST (a file with one path per line)")
+      ->required();
+  auto* output =
+      command.add_option("--output", to.output,
+                         "The token file: NAME.bin as llm.c's, NAME.idx for a Megatron-LM pair, "
+                         "which also records documents; - is standard output");
+  add_force(command, to.existing);
+  command.add_option("--threads", to.threads, "Default: one for each core")
+      ->check(CLI::Range(1, 4096));
+  command.add_option("--document-separator", to.separator,
+                     "Text between documents (default: each file is one document)");
+  command
+      .add_option("--show", to.show,
+                  "Instead of --output: print this many records of each JSON file as the model "
+                  "sees them, with the tokens that count in the loss in color")
+      ->check(CLI::Range(1, 1'000'000))
+      ->excludes(output);
+  add_named<data::ChatTemplate>(command, "--chat-template", to.chat_template,
+                                "As data.chat_template");
+  add_named<data::LossOn>(command, "--loss-on", to.loss_on, "As data.loss_on");
+  add_named<data::Reasoning>(command, "--reasoning", to.reasoning, "As data.reasoning");
 }
 
 }  // namespace llamesh::app

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "app/commands/commands.hpp"
+#include "app/program/options.hpp"
 #include "app/program/program.hpp"
 #include "app/report/report.hpp"
 #include "app/supervise/launch_watch.hpp"
@@ -26,6 +27,20 @@ namespace llamesh::app {
 namespace {
 
 namespace fs = std::filesystem;
+
+struct TrainArguments {
+  std::string inputs;                  ///< YAML file
+  std::vector<std::string> overrides;  ///< key.path=value
+  bool print_config = false;
+  bool print_mesh = false;
+  bool print_units = false;
+  bool print_spec = false;
+  bool print_all = false;       ///< for units and spec: do not fold equal layers
+  int ranks = 0;                ///< planned launch, for the prints; 0: this launch
+  int ranks_per_node = 0;       ///< for the planned launch; 0: one machine
+  std::string device = "auto";  ///< auto, cpu, cuda
+  bool check = false;  ///< check the nodes (train/preflight/preflight.hpp) instead of training
+};
 
 bool prints(const TrainArguments& asked) {
   return asked.print_config || asked.print_mesh || asked.print_units || asked.print_spec;
@@ -115,15 +130,13 @@ ExitCode train_and_report(const comm::Communicator& world, const train::Setup& s
   }
 }
 
-/// Tells the supervisor if this host cannot serve the run.
+/// Notifies the supervisor if this host cannot serve the run.
 void announcing_unfit_host(const std::function<void()>& work) try {
   work();
 } catch (const UnfitHost& error) {
   announce_unfit_host(error.what());
   throw;
 }
-
-}  // namespace
 
 int train(const TrainArguments& arguments) {
   if (arguments.ranks > 0) return print_planned(arguments);
@@ -166,6 +179,39 @@ int train(const TrainArguments& arguments) {
   });
   if (world.rank() == 0) announce_end();
   return static_cast<int>(outcome);
+}
+
+}  // namespace
+
+void declare_train(CLI::App& parser, Run& chosen) {
+  auto& command =
+      add_command(parser, "train", "Train a model (under mpirun or srun)",
+                  {"mpirun -n 4 llamesh train inputs/tiny.yaml train.steps=20",
+                   "llamesh train inputs/tiny.yaml --print-mesh --ranks 16 --ranks-per-node 8"});
+  auto& [to] = runs(command, chosen, train);
+  command.add_option("INPUTS", to.inputs, "YAML file")->required();
+  command.add_option("OVERRIDES", to.overrides, "key.path=value ...");
+  add_device(command, to.device);
+  command.add_flag("--print-config", to.print_config, "Print all inputs, and stop");
+  command.add_flag("--print-mesh", to.print_mesh, "Print which rank is where, and stop");
+  command.add_flag("--print-units", to.print_units,
+                   "Print which weights are gathered together, and stop");
+  command.add_flag("--print-spec", to.print_spec,
+                   "Print how each weight is divided among the ranks, and stop");
+  command.add_flag(
+      "--all", to.print_all,
+      "With --print-units and --print-spec: list every layer, even if layers are equal");
+  auto* ranks = command
+                    .add_option("--ranks", to.ranks,
+                                "Print for this many ranks, without a launch, data or weights")
+                    ->check(CLI::Range(1, 1 << 20));
+  command
+      .add_option("--ranks-per-node", to.ranks_per_node,
+                  "Ranks per node (default: all on one node)")
+      ->check(CLI::Range(1, 1 << 20))
+      ->needs(ranks);
+  command.add_flag("--check", to.check,
+                   "Check the inputs and every node, and stop; exit 75 if a node is bad");
 }
 
 }  // namespace llamesh::app

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "app/models/tensor_source.hpp"
-#include "app/program/output_file.hpp"
+#include "app/program/options.hpp"
 #include "checkpoint/format/state_reader.hpp"
 #include "checkpoint/models/hf_model.hpp"
 #include "checkpoint/models/hf_weights.hpp"
@@ -40,8 +40,8 @@ std::vector<std::string> find_faults(const checkpoint::Location& location) {
     const auto table = model::parameter_table(config);
     if (const auto index = checkpoint::HfWeights(location.path).unread_index(); !index.empty())
       spdlog::warn(
-          "{} has model.safetensors and {}: as in transformers, the index and the files that it "
-          "names are not read; remove one of the two",
+          "{} has both model.safetensors and {}; as transformers does, llamesh ignores the index "
+          "and its files: remove one of the two",
           location.path.string(), index);
     const checkpoint::HfModel stored(location.path, config, table);
     stored.check_fits();
@@ -90,7 +90,8 @@ int verify(const std::string& name, Output output) {
            "a .safetensors file",
            location.path.string());
   if (location.kind == PathKind::run) {
-    validate(!location.checkpoints.empty(), "{} has no checkpoint yet", location.path.string());
+    validate(!location.checkpoints.empty(),
+             "{} has no checkpoint yet; verify it after its first save", location.path.string());
     location.kind = PathKind::checkpoint;
     location.path = location.checkpoints.front();
   }
@@ -107,6 +108,19 @@ int verify(const std::string& name, Output output) {
     if (damage.empty()) fmt::print("{}: all good\n", printable(path));
   }
   return static_cast<int>(damage.empty() ? ExitCode::done : ExitCode::io_failure);
+}
+
+void declare_verify(CLI::App& parser, Run& chosen) {
+  auto& command = add_command(
+      parser, "verify",
+      "Check every byte of a checkpoint, or every tensor; exit 0 only if all are good",
+      {"llamesh verify runs/tiny", "llamesh verify --json runs/tiny/checkpoints/step_00000020"});
+  auto& [path, output] = runs(command, chosen, verify);
+  command
+      .add_option("PATH", path,
+                  std::string(tensor_source_help) + "; of a run the newest checkpoint")
+      ->required();
+  add_json(command, output);
 }
 
 }  // namespace llamesh::app

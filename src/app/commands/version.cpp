@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include "app/commands/commands.hpp"
+#include "app/program/options.hpp"
 #include "comm/mpi/session.hpp"
 #include "comm/transports/nccl.hpp"
 #include "core/process.hpp"
@@ -25,6 +26,15 @@ std::string version_text() {
   return fmt::format("llamesh {} ({})\ncompiler: {}\nMPI: {}\nHDF5: {}\nCPU kernels: {}\nCUDA: {}",
                      version(), commit(), __VERSION__, comm::mpi_version(), LLAMESH_HDF5_VERSION,
                      ops::instruction_set(), cuda_text());
+}
+
+void declare_version(CLI::App& parser, Run& chosen) {
+  auto& command = add_command(parser, "version", "Print what llamesh was built with, and stop",
+                              {"llamesh version", "srun -n 1 llamesh version"});
+  runs(command, chosen, [] {
+    fmt::print("{}\n", version_text());
+    return 0;
+  });
 }
 
 }  // namespace llamesh::app

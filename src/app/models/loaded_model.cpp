@@ -21,8 +21,8 @@ namespace fs = std::filesystem;
 std::string model_path(const std::string& name) {
   const auto plain = checkpoint::without_hf_prefix(name);
   validate(!checkpoint::holds_adapters_only(plain),
-           "{} holds adapters only; name the model beside which they lie, and add --adapter {}",
-           plain, shell_word(plain));
+           "{} holds adapters only; give their base model, and add --adapter {}", plain,
+           shell_word(plain));
   const auto location = checkpoint::locate(name);
   if (location.kind == checkpoint::PathKind::hf_folder) return location.path.string();
   return checkpoint::newest_good(location, checkpoint::model_group).string();
@@ -105,7 +105,7 @@ void LoadedModel::load(const checkpoint::StoredModel& stored) {
 std::string advice_on_nonfinite_weights(const std::string& path) {
   std::string convert, folder = shell_word(path);
   if (checkpoint::locate(path).kind == checkpoint::PathKind::checkpoint) {
-    // Of a checkpoint, `verify` compares the checksums only.
+    // For a checkpoint, `verify` compares only the checksums.
     convert = fmt::format("llamesh convert --from {} --to FOLDER, then ", folder);
     folder = "FOLDER";
   }

@@ -20,8 +20,8 @@ ModelMesh::ModelMesh(const comm::Communicator& world, std::int64_t tensor_size)
   const auto topology = comm::discover_topology(world, 0);
   if (rank_ == 0 && !comm::within_node(dims_, dims_.tensor(), topology))
     spdlog::warn(
-        "the {} ranks that share the model are on several nodes: every layer waits for the network "
-        "between them",
+        "the {} ranks that share the model are on several nodes, so every layer waits for the "
+        "network; share it among the ranks of one node",
         tensor);
   mesh_.emplace(world, topology, dims_);
 }

@@ -18,12 +18,12 @@ struct Origin {
 Origin origin_of(const std::string& config);
 
 /// Returns the tokenizer for the model's text, for tokenizer::open_tokenizer: the one for the run's
-/// data. If these are ids or unknown and no tokenizer is named, the one in the model's Hugging Face
-/// folder.
+/// data, or the one in the model's Hugging Face folder if the data are ids or unknown and name no
+/// tokenizer.
 std::string tokenizer_of(const Origin& origin);
 
-/// Returns the chat template of the model's data. `automatic` if that is by a folder which is gone
-/// or has an unknown template.
+/// Returns the chat template of the model's data; `automatic` if it depends on a folder that no
+/// longer exists or whose template is unknown.
 data::ChatTemplate chat_template_of(const data::DataOptions& data);
 
 /// Returns true if the path has a tokenizer: a file, or a folder with one that open_tokenizer()

@@ -18,8 +18,9 @@ bool is_written_in(const data::ChatOpening& opening, std::string_view prompt) {
                              [&](const auto& word) { return prompt.starts_with(word); });
 }
 
-/// Returns the number of bytes with which a prompt writes this token at its start; 0: it does not.
-/// A tokenizer knows a special token by its text, but not every one knows the text of a token.
+/// Returns the length in bytes of this token's text at the start of the prompt; 0 if the prompt
+/// does not begin with it. Tries all lengths, since not every tokenizer can name the text of a
+/// token.
 std::size_t bytes_of_token(const tokenizer::Tokenizer& tokenizer, std::string_view prompt,
                            std::int32_t id) {
   constexpr std::size_t max_bytes = 64;
@@ -46,18 +47,17 @@ PromptTokens encode_prompt(const tokenizer::Tokenizer& tokenizer, const data::Da
   if (bos_bytes > 0) {
     result.ids = {*bos};
     if (!start.empty())
-      result.note = fmt::format("the prompt begins with {} itself, so no other is put before it",
+      result.note = fmt::format("the prompt already begins with {}, so no other is added",
                                 excerpt(prompt.substr(0, bos_bytes)));
   } else {
     result.ids = start;
     result.added = start.size();
     if (start != prefix)
-      result.note = fmt::format(
-          "the prompt is written in the chat template {}, so it begins {} BOS as in training",
-          data::name_of(chat_template), start.empty() ? "without" : "with");
+      result.note =
+          fmt::format("the prompt uses the chat template {}, so it begins {} BOS as in training",
+                      data::name_of(chat_template), start.empty() ? "without" : "with");
   }
-  // Training encodes a text as if nothing were before it, but a template's BOS is a token within
-  // it.
+  // Training encodes text as if it came first; a template's BOS is part of that text.
   const bool after_token = in_template && !result.ids.empty();
   tokenizer.encode(rest, after_token ? tokenizer::Chunk::after_token : tokenizer::Chunk::first,
                    result.ids);

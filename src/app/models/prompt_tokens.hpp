@@ -21,10 +21,9 @@ struct PromptTokens {
   std::span<const std::int32_t> own_ids() const { return std::span(ids).subspan(added); }
 };
 
-/// Encodes a prompt with the beginning that it has in training. A prompt that begins as
-/// conversations in the data's chat template do gets their BOS, or none if they have none. Any
-/// other begins as a text does, with the tokenizer's prefix. A prompt that has the BOS itself gets
-/// no second one.
+/// Encodes a prompt with the tokens that come first in training. If the prompt begins like the
+/// conversations in the data's chat template, these are the template's BOS, if it has one;
+/// otherwise the tokenizer's prefix. A prompt that already begins with the BOS gets no second one.
 PromptTokens encode_prompt(const tokenizer::Tokenizer& tokenizer, const data::DataOptions& data,
                            std::string_view prompt);
 

@@ -124,7 +124,10 @@ std::unique_ptr<TensorSource> open_tensors(const checkpoint::Location& location)
     case checkpoint::PathKind::safetensors:
       return std::make_unique<OneFile>(path);
     case checkpoint::PathKind::tokens:
-      fail(ExitCode::bad_input, "{} is a token file, which holds no tensors", path.string());
+      fail(ExitCode::bad_input,
+           "{} is a token file; give a checkpoint, a run folder, a Hugging Face folder or a "
+           ".safetensors file",
+           path.string());
     case checkpoint::PathKind::checkpoint:
     case checkpoint::PathKind::run:
       break;

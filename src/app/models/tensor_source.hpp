@@ -28,6 +28,10 @@ class TensorSource {
   virtual bool has_groups() const { return false; }
 };
 
+/// Names what open_tensors() opens, for the help of commands.
+inline constexpr auto tensor_source_help =
+    "A run folder, a checkpoint, a Hugging Face folder or a .safetensors file";
+
 /// Opens `location`; for a run its newest good checkpoint. Throws a user error if it holds no
 /// tensors.
 std::unique_ptr<TensorSource> open_tensors(const checkpoint::Location& location);

@@ -24,7 +24,7 @@ const char* kind_of(fs::file_type type) {
 void check_name(const fs::path& path, Existing existing) {
   std::error_code error;
   const auto folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
-  validate(fs::is_directory(folder, error), "'{}': there is no folder {}; make it first",
+  validate(fs::is_directory(folder, error), "'{}': the folder {} does not exist; create it first",
            path.string(), folder.string());
   const auto type = fs::symlink_status(path, error).type();
   if (type == fs::file_type::not_found || type == fs::file_type::none) return;

@@ -34,6 +34,9 @@ class OutputFile {
   std::filesystem::path temporary_folder_;
 };
 
+/// Output format: text, or one JSON object (docs/json.md).
+enum class Output : bool { text, json };
+
 using Json = nlohmann::ordered_json;
 
 /// Prints one JSON object on a line, for --json (docs/json.md). Numbers round-trip; non-finite ones

@@ -28,7 +28,7 @@ struct ConfigDifference {
   std::vector<std::string> values;  ///< one per file; empty: no such key
 };
 
-/// Returns the differences in key order, without the run's name and folder. A text that is no YAML
+/// Returns the differences in key order, without the run's name and folder. Text that is not a YAML
 /// map has no keys.
 std::vector<ConfigDifference> config_differences(const std::vector<std::string>& configs);
 

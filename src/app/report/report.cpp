@@ -73,7 +73,7 @@ std::string report_page(const std::vector<ReportedRun>& runs) {
 fs::path write_report(const std::vector<std::string>& run_folders, const std::string& file,
                       Existing existing) {
   expects(!run_folders.empty(), "no run to report");
-  validate(run_folders.size() <= max_runs, "{} runs are too many for one report; give {} at most",
+  validate(run_folders.size() <= max_runs, "{} runs are too many for one report; give at most {}",
            run_folders.size(), max_runs);
   const bool one = run_folders.size() == 1;
   const fs::path path = !file.empty() ? fs::path(file)

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "app/program/command.hpp"
 #include "app/program/output_file.hpp"
 #include "app/report/page_data.hpp"
 
@@ -12,6 +13,9 @@ namespace llamesh::app {
 /// Returns the runs' report, or their comparison if there are several, as a self-contained HTML
 /// page: page.cpp.in, with report.css, report.js, and page_data() for the script.
 std::string report_page(const std::vector<ReportedRun>& runs);
+
+/// Adds `llamesh report`.
+Declare declare_report;
 
 /// The page up to its data, and after them; CMake generates page.cpp.
 extern const char* const page_before_data;

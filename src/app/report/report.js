@@ -100,7 +100,7 @@ const chartsOfRun = () => {
       : {unit: 'seconds, slowest rank', curves: both('seconds', 'step', 'blue')}},
     {title: 'Memory', unit: `${memory.name} on the fullest rank`, fromZero: true, curves: [
       each('memory.peak', 'peak within a step', 'red', memory.factor),
-      each('memory.valley', 'valley between steps', 'green', memory.factor)]},
+      each('memory.valley', 'after a step', 'green', memory.factor)]},
     {title: 'Traffic', unit: `${sent.name} sent per rank and step`, fromZero: true,
       curves: traffic.map((key, i) => each(key, nameOf(key), colorOf(i), sent.factor))},
     {title: 'Gradient norm', unit: 'before clipping', fromZero: true, mayBeLog: true, marks,
@@ -187,7 +187,7 @@ const tiles = () => {
     ${tile('tokens/s', compact(tokens_per_second?.median), 'median step')}
     ${tile('MFU', percent(mfu?.median), 'median step')}
     ${tile('peak memory', bytes(of(run, 'memory.peak').max),
-      `valley ${bytes(of(run, 'memory.valley').max)}`)}
+      `${bytes(of(run, 'memory.valley').max)} after a step`)}
     ${tile('time in steps', duration(seconds?.sum),
       `${counted(run.resumes.length, 'resume')}, ${counted(run.checkpoints, 'checkpoint')}`)}
     ${joules?.sum > 0 && tile('energy', `${compact(joules.sum / 3.6e6)} kWh`,

@@ -22,8 +22,8 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t tail_bytes = 1 << 18;  // of metrics.jsonl: some hundred lines
 constexpr std::size_t newest_steps = 20;      // of them, to measure the speed by
-/// Without a touch of its lease for so long (it is touched every 5 s; a network file system may
-/// show that up to a minute later) a run is dead.
+/// Age of the lease, in seconds, from which a run counts as dead. A run touches its lease every 5
+/// s; a network file system may show that up to a minute later.
 constexpr double silent_when_dead = 75;
 
 double age_of(const fs::path& path) {
@@ -39,7 +39,7 @@ bool is_there(const fs::path& path) {
   return fs::exists(fs::symlink_status(path, ignored));
 }
 
-/// The newest lines of metrics.jsonl. A last line that is not ended is being written, or torn.
+/// Reads the newest lines of metrics.jsonl. Skips a last line without an end, which is incomplete.
 train::RunMetrics newest_metrics(const fs::path& path) {
   train::RunMetrics run;
   if (!is_there(path)) return run;
@@ -71,7 +71,7 @@ std::vector<double> newest(const train::RunMetrics& run, Field field) {
   return values;
 }
 
-/// Seconds from a step to the next with what lies between them, else without.
+/// Returns the seconds per step, including the time between steps if it is known.
 std::optional<double> seconds_of_step(const train::RunMetrics& run) {
   const auto times = newest(run, [](auto& step) { return step.time; });
   const bool restarted = !run.steps.empty() && !run.resumes.empty() &&
@@ -88,8 +88,8 @@ std::optional<RunStatus::Checkpoint> newest_checkpoint(const fs::path& folder) {
                                age_of(all.front() / checkpoint::manifest_name)};
 }
 
-/// Who writes into the run folder: nobody yet, or no longer; a job; or one that left without a
-/// word.
+/// Owner of the run folder: none yet, none any more, a job, or a job that died without releasing
+/// it.
 enum class Holder { none, released, alive, silent };
 
 Holder holder_of(const fs::path& lease) {

@@ -21,7 +21,7 @@ struct RunStatus {
   };
 
   /// "not_started"; "starting": a job holds the folder but has not begun to train; "running";
-  /// "stopped": continues on the next start; "done"; "failed"; "killed": ended without recording
+  /// "stopped": continues on the next launch; "done"; "failed"; "killed": ended without recording
   /// why; "unknown": state.json cannot be read.
   std::string phase;
   std::optional<std::int64_t> step;  ///< last completed step
@@ -35,8 +35,8 @@ struct RunStatus {
   std::optional<std::int64_t> memory_checkpoint;
   std::optional<train::StepLoss> best;  ///< best checkpoint kept, and its validation loss
   std::optional<std::int64_t> restarts;
-  std::optional<double> kilowatt_hours;   ///< of all starts, when state.json was written
-  std::optional<train::Goodput> goodput;  ///< of all starts, likewise
+  std::optional<double> kilowatt_hours;   ///< of all launches, when state.json was written
+  std::optional<train::Goodput> goodput;  ///< of all launches, likewise
   Json failure = nullptr;                 ///< last failure, see parse_failure()
   std::string reason;                     ///< why it stopped or failed, one line
 
@@ -55,7 +55,7 @@ std::vector<std::string> to_lines(const RunStatus& status, const std::string& na
 
 /// Parses failure.json into a run's last failure: `kind`, `rank`, `host`, `phase`, `step`, `axis`,
 /// `collective`, `unit`, `waiting` (ranks), `detail`, `at`. Unknown fields and those with other
-/// types are null, `waiting` is empty. Returns null if the text is none.
+/// types are null, `waiting` is empty. Returns null if the text is not a JSON object.
 Json parse_failure(std::string_view text);
 /// Converts state.json, which knows less; null if the run did not fail.
 Json failure_of(const train::RunState& state);

@@ -26,7 +26,7 @@ std::vector<NodeFailure> parse(const std::string& text, const std::filesystem::p
                           .job = entry.value("job", "")});
   } catch (const nlohmann::json::exception&) {
     fail(ExitCode::bad_input,
-         R"(expected {{"failures": [{{"host": NAME, "reason": TEXT, ...}}]}})");
+         R"(expected {{"failures": [{{"host": NAME, "reason": STRING, ...}}]}})");
   }
   return failures;
 }
@@ -56,7 +56,7 @@ BadNodes::BadNodes(const std::filesystem::path& run_folder) : file_(run_folder /
   try {
     failures_ = parse(read_file(file_, 1 << 20), file_);
   } catch (const std::exception& error) {
-    spdlog::warn("{} is ignored: {}", file_.string(), error.what());
+    spdlog::warn("ignoring {}: {}; correct or remove the file", file_.string(), error.what());
   }
 }
 
@@ -70,7 +70,7 @@ void BadNodes::blame(std::string_view host, std::string_view reason) {
   try {
     write_durably(file_, to_text(failures_));
   } catch (const Error& error) {  // this job remembers it
-    spdlog::warn("later jobs will not know of {}: {}", host, error.what());
+    spdlog::warn("cannot record the failure of {} for later jobs: {}", host, error.what());
   }
 }
 

@@ -30,7 +30,7 @@ class BadNodes {
   /// with a warning, and replaced by the next blame().
   explicit BadNodes(const std::filesystem::path& run_folder);
 
-  /// Adds a failure and writes the file. If that fails, warns that later jobs will not know.
+  /// Adds a failure and writes the file. If that fails, warns.
   void blame(std::string_view host, std::string_view reason);
 
   const std::vector<NodeFailure>& failures() const { return failures_; }

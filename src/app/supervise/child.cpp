@@ -21,7 +21,7 @@ Child::Child(std::vector<std::string> command) {
   posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   const int error = posix_spawnp(&process_, words.front(), &files, nullptr, words.data(), environ);
   posix_spawn_file_actions_destroy(&files);
-  validate(error == 0, "{} cannot be started: {}", command.front(), std::strerror(error));
+  validate(error == 0, "cannot start {}: {}; check PATH", command.front(), std::strerror(error));
 }
 
 Child::~Child() {

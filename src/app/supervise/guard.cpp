@@ -29,8 +29,7 @@ void Guard::keep(Step& step) {
     step.process = std::make_unique<Child>(job_.guard_command(step.node));
   } catch (const Error& error) {
     if (!std::exchange(warned_, true))
-      spdlog::warn("nothing watches the batch node yet (a guard is tried every 30 s): {}",
-                   error.what());
+      spdlog::warn("no guard for the batch node yet, trying again every 30 s: {}", error.what());
   }
 }
 

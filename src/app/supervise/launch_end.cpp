@@ -45,7 +45,7 @@ std::vector<std::string> host_of(const Json& failure) {
 }
 
 /// Returns false if failure.json holds an error that may be the fault of another rank.
-bool names_culprit(const Json& failure) {
+bool names_faulty_rank(const Json& failure) {
   if (failure["kind"] != "error") return true;
   return failure["detail"].is_string() &&
          train::is_fault_of_reporter(failure["detail"].get_ref<const std::string&>());
@@ -87,7 +87,8 @@ LaunchEnd LaunchRecord::end(int launcher_code) const {
   end.reason = state->reason;
   end.step = is_its_own && failure["step"].is_number_integer() ? failure["step"].get<std::int64_t>()
                                                                : last_step(folder_, *state);
-  if (end.hosts.empty() && state->exit_code == ExitCode::stopped_early && names_culprit(failure))
+  if (end.hosts.empty() && state->exit_code == ExitCode::stopped_early &&
+      names_faulty_rank(failure))
     end.hosts = host_of(failure);
   return end;
 }

@@ -8,7 +8,7 @@
 
 namespace llamesh::app {
 
-/// The end of a launch of the ranks, as the run folder tells it.
+/// End of a launch, read from the run folder.
 struct LaunchEnd {
   enum class Kind {
     not_started,  ///< ended before it wrote state.json: nothing is known
@@ -26,7 +26,7 @@ struct LaunchEnd {
   bool operator==(const LaunchEnd&) const = default;
 };
 
-/// The files that tell how a launch ended, as they were before it.
+/// The files that say how a launch ended, as they were before it.
 class LaunchRecord {
  public:
   explicit LaunchRecord(std::filesystem::path run_folder);

@@ -37,7 +37,8 @@ void announce(std::string_view text) {
   try {
     Descriptor::to_write(file, O_WRONLY | O_CREAT).append(text);
   } catch (const Error& error) {
-    spdlog::warn("the supervisor cannot be told: {}", error.what());
+    spdlog::warn("cannot notify the supervisor: {}; check that the run folder can be written",
+                 error.what());
   }
 }
 
@@ -106,8 +107,8 @@ std::optional<LaunchWatch::Unfit> LaunchWatch::unfit_host() const {
 std::optional<std::string> LaunchWatch::waits_for_start() {
   if (has_started() || start_limit_ == 0s || Clock::now() - begun_ <= start_limit_) return {};
   return fmt::format(
-      "llamesh has not been started after {} s: srun is killed (the limit is five times "
-      "LLAMESH_MPI_TIMEOUT)",
+      "killing srun: it did not start llamesh within {} s (five times LLAMESH_MPI_TIMEOUT); raise "
+      "that if nodes need longer",
       start_limit_.count());
 }
 
@@ -118,7 +119,7 @@ std::optional<std::string> LaunchWatch::reason_to_end() {
   const bool failed = record_.end(0).kind == LaunchEnd::Kind::failed;
   const auto grace = failed ? grace_after_failure : grace_after_end_;
   if (now - *ended_ < grace) return {};
-  return fmt::format("srun still waits {} s after the end of the run: it is killed", grace.count());
+  return fmt::format("killing srun: it still waits {} s after the end of the run", grace.count());
 }
 
 }  // namespace llamesh::app

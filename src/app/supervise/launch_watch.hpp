@@ -9,12 +9,12 @@
 
 namespace llamesh::app {
 
-/// Tells the supervisor of this launch, if there is one, that the program has started. Call it on
-/// rank 0 before MPI_Init.
+/// Notifies the supervisor of this launch, if there is one, that the program has started. Call it
+/// on rank 0 before MPI_Init.
 void announce_start();
-/// Tells it that the program has ended by itself, without an error. Call it on rank 0.
+/// Notifies it that the program has ended by itself, without an error. Call it on rank 0.
 void announce_end();
-/// Tells it that this host cannot serve the run, and why (UnfitHost).
+/// Notifies it that this host cannot serve the run, and why (UnfitHost).
 void announce_unfit_host(const std::string& reason);
 
 /// Detects that srun hangs: it waits for a program that does not start, or for tasks whose nodes

@@ -17,6 +17,7 @@
 #include <thread>
 #include <utility>
 
+#include "app/program/options.hpp"
 #include "app/supervise/bad_nodes.hpp"
 #include "app/supervise/child.hpp"
 #include "app/supervise/guard.hpp"
@@ -37,6 +38,17 @@
 namespace llamesh::app {
 namespace {
 
+/// Reaction to having fewer healthy nodes than a run asks for: continue on those, or queue the job
+/// again.
+enum class Resize : bool { shrink, requeue };
+
+struct SuperviseArguments {
+  std::string run;  ///< run folder
+  int spares = 0;   ///< nodes of the job that the run leaves free at first
+  Resize resize = Resize::shrink;
+  std::vector<std::string> command;  ///< srun ... llamesh train ..., without nodes and tasks
+};
+
 using Clock = std::chrono::steady_clock;
 using Nodes = std::vector<std::string>;
 using namespace std::chrono_literals;
@@ -47,10 +59,10 @@ constexpr auto look_interval = 1s;  // at state.json
 /// a node are in the way until Slurm clears them away.
 constexpr std::array pauses{0s, 5s, 10s, 20s};
 constexpr std::size_t max_relaunches_per_hour = 10;
-/// A greater exit code, as from srun if ranks were killed, would say that supervise was killed.
+/// Higher exit codes, as from srun if ranks were killed, would mean that supervise was killed.
 constexpr int max_code = 128;
 
-/// Returns true for exit codes that another start would not change (docs/exit-codes.md).
+/// Returns true for exit codes that another launch would not change (docs/exit-codes.md).
 bool is_final(int code) {
   constexpr std::array codes{70, 74, 78, 93};
   return std::ranges::find(codes, code) != codes.end();
@@ -83,7 +95,7 @@ class Supervisor {
     const auto given = job_.nodes().size();
     const auto spares = static_cast<std::size_t>(arguments.spares);
     validate(spares < given,
-             "{} spares of {} nodes leave none for the run; give the job more nodes", spares,
+             "--spares {} of {} nodes leaves none for the run; give the job more nodes", spares,
              given);
     wanted_ = max_nodes_ = given - spares;
   }
@@ -118,7 +130,7 @@ class Supervisor {
     }
   }
 
-  /// Logs a line in the job's log, and in the run's if there is one.
+  /// Writes a line to the job's log, and to the run's if there is one.
   template <class... Args>
   void say(fmt::format_string<Args...> text, Args&&... args) {
     const auto line = fmt::format(text, std::forward<Args>(args)...);
@@ -136,7 +148,7 @@ class Supervisor {
   /// See SlurmJob::runs().
   bool job_runs() {
     if (job_.runs()) return true;
-    say("{} does not run any more, or was requeued: the run is not launched again", job_.name());
+    say("{} has ended or was requeued: not launching the run again", job_.name());
     return false;
   }
 
@@ -175,7 +187,7 @@ class Supervisor {
           Clock::now() >= end)
         return;
       if (is_first)
-        spdlog::info("waiting up to {} s for {}, which Slurm gets no answer from", limit.count(),
+        spdlog::info("waiting up to {} s for {}, which do not answer Slurm", limit.count(),
                      fmt::join(silent, ", "));
       pause_for(1s);
     }
@@ -205,7 +217,8 @@ class Supervisor {
     return command;
   }
 
-  /// Tells the launch how many spares there are: it then measures its nodes (train::check_health).
+  /// Passes the number of spares to the launch, which then measures its nodes
+  /// (train::check_health).
   void announce_spares(const Nodes& nodes) const {
     const char* health = std::getenv("LLAMESH_HEALTH");
     if (health != nullptr && std::string_view(health) == "off")
@@ -223,13 +236,13 @@ class Supervisor {
     announce_spares(nodes);
     LaunchWatch watch(folder_, *record_, mpi_limit(nodes));
     Child srun(command_for(nodes));
-    bool told = false;
+    bool stop_was_sent = false;
     auto looked = Clock::now();
     while (!srun.exit_code()) {
       std::this_thread::sleep_for(poll_interval);
       guard_.keep();
       // srun passes the signal on, and the ranks save.
-      if (received_stop_signal() != 0 && !std::exchange(told, true)) srun.send(SIGUSR2);
+      if (received_stop_signal() != 0 && !std::exchange(stop_was_sent, true)) srun.send(SIGUSR2);
       if (Clock::now() - looked < look_interval) continue;
       looked = Clock::now();
       const auto why = watch.reason_to_end();
@@ -277,7 +290,7 @@ class Supervisor {
     return guards;
   }
 
-  /// Returns the exit code if the launch was the last.
+  /// Returns the exit code if there is no further launch.
   std::optional<int> react(const LaunchEnd& end, const Nodes& nodes) {
     if (end.kind == LaunchEnd::Kind::elsewhere) {
       say("llamesh ended with 0, but wrote no state.json in {}: give the command the same "
@@ -297,16 +310,18 @@ class Supervisor {
       return max_nodes_ > 0 ? std::nullopt : std::optional(finish(last_code_));
     }
     max_nodes_ = wanted_;
-    const bool told = received_stop_signal() != 0 || is_killed_by_stop_signal(end.code) || halts();
-    if (is_final(end.code) || told || end.kind == LaunchEnd::Kind::asked) return finish(end.code);
+    const bool shall_stop =
+        received_stop_signal() != 0 || is_killed_by_stop_signal(end.code) || halts();
+    if (is_final(end.code) || shall_stop || end.kind == LaunchEnd::Kind::asked)
+      return finish(end.code);
     if (!job_runs()) return end.code;
     if (!has_started) return after_no_start(end, nodes);
     fruitless_launches_ = 0;
     return after_failure(end, nodes);
   }
 
-  /// If nobody could say why the launch before this one failed, this one may have found out. A
-  /// node is blamed once for a failure.
+  /// Blames nodes for the failure of the previous launch if only this launch has found its cause.
+  /// A node is blamed once for a failure.
   void blame_for_earlier_failure() {
     const auto earlier = record_->earlier_failure();
     if (!blamed_ || !earlier) return;
@@ -345,7 +360,7 @@ class Supervisor {
     }
     if (last) {
       say("llamesh has not started in {} launches (exit code {}), and no node is to blame: see "
-          "above",
+          "the errors above",
           pauses.size() + 1, end.code);
       return 1;  // not 75, at which some sites requeue a job: it would fare no better
     }
@@ -357,26 +372,27 @@ class Supervisor {
 
   std::optional<int> after_failure(const LaunchEnd& end, const Nodes& nodes) {
     say("the run failed in step {} (exit code {}): {}", end.step, end.code, end.reason);
-    bool has_culprit = false;
+    bool found_faulty_node = false;
     for (const auto& host : end.hosts) {
       if (!contains(nodes, host)) continue;  // leaving it out would change nothing
       blame(host, end.reason);
-      has_culprit = true;
+      found_faulty_node = true;
     }
-    if (!has_culprit) {
+    if (!found_faulty_node) {
       const auto usable = job_.living_nodes().usable;
       for (const auto& node : nodes) {
         if (std::ranges::find(usable, node) != usable.end()) continue;
         blame(node, "Slurm has lost it");
-        has_culprit = true;
+        found_faulty_node = true;
       }
     }
-    if (!has_culprit && unexplained_step_ == end.step) {
-      say("it is not launched again: it failed twice in step {}, and no node is to blame",
+    if (!found_faulty_node && unexplained_step_ == end.step) {
+      say("not launching the run again: it failed twice in step {}, and no node is to blame; see "
+          "the errors above",
           end.step);
       return end.code;
     }
-    unexplained_step_ = has_culprit ? std::nullopt : std::optional(end.step);
+    unexplained_step_ = found_faulty_node ? std::nullopt : std::optional(end.step);
     return relaunch_limit(end.code);
   }
 
@@ -385,7 +401,8 @@ class Supervisor {
     relaunches_.push_back(now);
     while (now - relaunches_.front() > 1h) relaunches_.pop_front();
     if (relaunches_.size() <= max_relaunches_per_hour) return {};
-    say("it is not launched again: it failed {} times within an hour", relaunches_.size());
+    say("not launching the run again: it failed {} times within an hour; see the errors above",
+        relaunches_.size());
     return code;
   }
 
@@ -427,11 +444,9 @@ class Supervisor {
   int launches_ = 0;
   bool is_clean_ = false;                         ///< clean_up() was called
   std::size_t fruitless_launches_ = 0;            ///< in a row
-  std::optional<std::int64_t> unexplained_step_;  ///< of the latest failure, without a culprit
+  std::optional<std::int64_t> unexplained_step_;  ///< of the latest failure, if no node was blamed
   std::deque<Clock::time_point> relaunches_;      ///< within the last hour
 };
-
-}  // namespace
 
 int supervise(const SuperviseArguments& arguments) {
   std::signal(SIGCHLD, SIG_DFL);  // if the parent has left it ignored, exit codes are lost
@@ -442,6 +457,31 @@ int supervise(const SuperviseArguments& arguments) {
   make_folder(folder);
   const int code = Supervisor(arguments).run();
   return code > max_code ? 1 : code;
+}
+
+}  // namespace
+
+void declare_supervise(CLI::App& parser, Run& chosen) {
+  auto& command = add_command(
+      parser, "supervise",
+      "Relaunch a run within its Slurm job after a failure, without the bad node",
+      {"llamesh supervise runs/first --spares 1 -- srun --mpi=pmix --overlap llamesh train "
+       "inputs/tiny.yaml run.folder=runs/first",
+       "llamesh supervise runs/first --resize requeue -- srun llamesh train my.yaml"});
+  auto& [to] = runs(command, chosen, supervise);
+  command.add_option("RUN", to.run, "The run's folder")->required();
+  command.add_option("COMMAND", to.command, "After --: srun ... llamesh train ...")->required();
+  command.add_option("--spares", to.spares, "Nodes of the job to keep free (default 0)")
+      ->check(CLI::Range(0, 1 << 20));
+  command
+      .add_option_function<std::string>(
+          "--resize",
+          [&resize = to.resize](const std::string& word) {
+            resize = word == "shrink" ? Resize::shrink : Resize::requeue;
+          },
+          "With too few healthy nodes: shrink (the default) continues on those, requeue queues the "
+          "job again")
+      ->check(CLI::IsMember({"shrink", "requeue"}));
 }
 
 }  // namespace llamesh::app
