@@ -30,4 +30,4 @@ for preset in "${presets[@]}"; do
 done
 if [[ ${presets[0]} == ci ]]; then exit; fi
 scripts/test_again.sh "${runs[@]}"
-scripts/test_verdict.sh "${runs[@]}"
+scripts/test_results.sh "${runs[@]}"

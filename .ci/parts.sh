@@ -87,7 +87,7 @@ finish() {
   timed again scripts/test_again.sh "${runs[@]}"
   printf '\n%-14s %14s %20s\n' part "wall minutes" "processor minutes"
   awk '{ name = FILENAME; gsub(/.*\/|\.time$/, "", name); printf "%-14s %14.1f %20.1f\n", name, $1 / 60, ($2 + $3) / 60 }' $logs/*.time
-  scripts/test_verdict.sh "${runs[@]}" || failed+=("tests")
+  scripts/test_results.sh "${runs[@]}" || failed+=("tests")
   if ((${#failed[@]} == 0)); then return; fi
   printf 'FAILED: %s\n' "${failed[@]}" >&2
   return 1

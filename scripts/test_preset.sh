@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds what the tests of one preset need and runs them. scripts/test_verdict.sh reads the outcome from
+# Builds what the tests of one preset need and runs them. scripts/test_results.sh reads the outcome from
 # the folder build/PRESET/runs/NAME, with the NAME "tests" by default. Ends with 8 if a test has failed.
 #   scripts/test_preset.sh [--as NAME] [--folders LIST] [--whole] [--no-build] [--list] PRESET [CTEST-OPTION...]
 #     --folders   for a sanitizer: only tests from these folders of tests/, e.g. "comm data"
@@ -50,7 +50,7 @@ case $preset in
   mpich) targets=(tests_comm tests_runs) ;;
   ci-cuda)
     targets=(llamesh llamesh_fake_cuda gpu_ops test_gpu_cudnn_graphs)
-    selection=(-R '^gpu/(fake_cuda|cudnn_graphs@1|no_device|rehearsal)$') ;;
+    selection=(-R '^gpu/(fake_cuda|cudnn_graphs@1|no_device|dry_run)$') ;;
 esac
 if [[ $list == yes ]]; then
   cmake --preset "$preset" --log-level=WARNING >/dev/null

@@ -713,7 +713,7 @@ blamed() { sed -n 's/.*"host": "node\(.*\)",/\1/p' "$1/bad_nodes.json" | head -n
 # shellcheck disable=SC2086  # several nodes
 nothing_in_memory() { [[ -z $(images $nodes) ]] || bad "memory checkpoints are left on $(images $nodes)"; }
 
-# The other node has partner copies; if the newest have not arrived, those of the memory checkpoint before.
+# The other node has replicas; if the newest have not arrived, those of the memory checkpoint before.
 spare_after_rank_stopped() {
   spare_after spare-for-rank full_shard rank_off 9
   same_weights spare-for-rank full_shard

@@ -668,7 +668,7 @@ wrong_gradient() {
   same_losses healed
 }
 # lost_node OPTION...: a run of two nodes loses one at its N-th memory checkpoint, N being $lost_at, in the middle of
-# the partner copies.
+# the replicas on other nodes.
 lost_node() {
   options=(train.global_batch=8 sharding.strategy=full_shard mesh.ranks_per_node=2 "$@")
   undisturbed "${options[@]}"
@@ -683,11 +683,11 @@ continues() {
   same_losses tiny
 }
 # The earlier copies are complete, and are used.
-lost_in_partner_copy() {
+lost_in_remote_replica() {
   lost_at=2 lost_node train.steps=6 checkpoint.every_steps=100
   continues "2 from memory"
 }
-# The next start finds the images of step 4, which are gone when it reads them: those on disk are older, and intact.
+# The next start finds the snapshots of step 4, which are gone when it reads them: those on disk are older, and intact.
 vanished_in_start() {
   lost_at=3 lost_node train.steps=8 checkpoint.every_steps=3
   LLAMESH_FAULT="vanished 2 1 0" continues "3,"

@@ -282,7 +282,7 @@ class Replay {
       trouble = error.what();
     }
     if (trouble.empty()) return;
-    if (++bad_ > max_told) return;
+    if (++bad_ > max_reported) return;
     fmt::print("after call {} (plan {}, call {} {}; step {} is committed): {}\n", plan.point,
                static_cast<int>(plan.kind), plan.one, calls_[plan.one].name, expected.committed,
                trouble);
@@ -297,7 +297,7 @@ class Replay {
         << expected.committed << ' ' << expected.under_way.value_or(expected.committed) << '\n';
   }
 
-  static constexpr std::size_t max_told = 5;
+  static constexpr std::size_t max_reported = 5;
   Options options_;
   std::vector<RecordedCall> calls_;
   std::mt19937_64 random_;

@@ -158,7 +158,7 @@ TEST_F(Events, HoldEveryScalarByItsTag) {
               .seconds = 0.5,
               .tokens_per_second = 2000,
               .mfu = 0.45,
-              .valley = 1 << 20,
+              .allocated_after_step = 1 << 20,
               .peak = 1 << 21,
               .traffic = {{"replicate", 5}, {"shard", 6}},
               .traffic_between_nodes = {{"replicate", 4}},

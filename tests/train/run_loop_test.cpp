@@ -499,7 +499,7 @@ std::vector<nlohmann::json> spikes_of(const Inputs& in) {
   return spikes;
 }
 
-TEST(RunLoop, TellsOfALossThatJumps) {
+TEST(RunLoop, ReportsALossThatJumps) {
   const SharedFolder folder;
   auto in = inputs_in(folder.path());
   in.train.steps = 104;

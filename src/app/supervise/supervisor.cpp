@@ -357,26 +357,26 @@ class Supervisor {
 
   std::optional<int> after_failure(const LaunchEnd& end, const Nodes& nodes) {
     say("the run failed in step {} (exit code {}): {}", end.step, end.code, end.reason);
-    bool has_culprit = false;
+    bool has_faulty_rank = false;
     for (const auto& host : end.hosts) {
       if (!contains(nodes, host)) continue;  // leaving it out would change nothing
       blame(host, end.reason);
-      has_culprit = true;
+      has_faulty_rank = true;
     }
-    if (!has_culprit) {
+    if (!has_faulty_rank) {
       const auto usable = job_.living_nodes().usable;
       for (const auto& node : nodes) {
         if (std::ranges::find(usable, node) != usable.end()) continue;
         blame(node, "Slurm has lost it");
-        has_culprit = true;
+        has_faulty_rank = true;
       }
     }
-    if (!has_culprit && unexplained_step_ == end.step) {
+    if (!has_faulty_rank && unexplained_step_ == end.step) {
       say("it is not launched again: it failed twice in step {}, and no node is to blame",
           end.step);
       return end.code;
     }
-    unexplained_step_ = has_culprit ? std::nullopt : std::optional(end.step);
+    unexplained_step_ = has_faulty_rank ? std::nullopt : std::optional(end.step);
     return relaunch_limit(end.code);
   }
 

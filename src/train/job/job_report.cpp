@@ -104,8 +104,8 @@ std::optional<RunState> JobReport::explain_sudden_end(std::optional<RunState> be
     spdlog::warn("by its flight records: {}", printable(failure->detail));
     write_failure(folder_, *failure);
     if (failure->host.empty()) return before;
-    before->culprit_ranks = {failure->rank};
-    before->culprit_hosts = {failure->host};
+    before->faulty_ranks = {failure->rank};
+    before->faulty_hosts = {failure->host};
     before->doing = fmt::format("{} step {}", failure->phase, failure->step);
   }
   return before;
@@ -124,7 +124,7 @@ void JobReport::start_goodput(const std::optional<RunState>& before, double seco
   if (before) {
     gap.same_allocation = !job.empty() && before->job == job &&
                           before->restarts == number_in_environment("SLURM_RESTART_COUNT");
-    gap.has_culprit = !before->culprit_ranks.empty();
+    gap.has_faulty_rank = !before->faulty_ranks.empty();
     if (before->phase != RunPhase::running) gap.ended = parse_utc(before->time);
     add_gap(goodput, gap);
   }

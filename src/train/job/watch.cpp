@@ -36,36 +36,37 @@ void write_to_log(const std::filesystem::path& run_folder, const std::string& li
   }
 }
 
-/// Records the verdict in log.txt, state.json, failure.json and the job's comment.
-void record_verdict(const std::filesystem::path& run_folder, ExitCode code,
-                    const comm::Diagnosis& verdict) {
+/// Records the diagnosis in log.txt, state.json, failure.json and the job's comment.
+void record_diagnosis(const std::filesystem::path& run_folder, ExitCode code,
+                      const comm::Diagnosis& diagnosis) {
   bool first = true;
   if (!run_folder.empty()) {
-    write_to_log(run_folder, verdict.line + "; the job is ended");
-    first = record_failure(run_folder, code, verdict);
+    write_to_log(run_folder, diagnosis.line + "; the job is ended");
+    first = record_failure(run_folder, code, diagnosis);
     FlightFiles::dump();
   }
   // A rank that the launcher has not ended yet may find others silent, which it has ended.
-  if (first) comment_job(verdict.line);
+  if (first) comment_job(diagnosis.line);
 }
 
 }  // namespace
 
 comm::Watchdog::Alarm alarm_of_run(const std::filesystem::path& run_folder) {
-  return [run_folder](const comm::Diagnosis& verdict) {
+  return [run_folder](const comm::Diagnosis& diagnosis) {
     // Ranks that are asked for different collectives would be again.
-    const auto code = verdict.kind == "order" ? ExitCode::internal_error : ExitCode::stopped_early;
+    const auto code =
+        diagnosis.kind == "order" ? ExitCode::internal_error : ExitCode::stopped_early;
     comm::end_process_soon(code);
-    if (verdict.line.empty()) {
+    if (diagnosis.line.empty()) {
       FlightFiles::dump();
       std::this_thread::sleep_for(std::chrono::seconds(3));  // another rank reports in the meantime
-    } else if (verdict.of_minority) {
-      print_error(verdict.line + "; it ends");
+    } else if (diagnosis.of_minority) {
+      print_error(diagnosis.line + "; it ends");
       FlightFiles::dump();
     } else {
-      print_error(verdict.line + "; the job is ended");
-      note_end(code, failure_of(verdict));
-      record_verdict(run_folder, code, verdict);
+      print_error(diagnosis.line + "; the job is ended");
+      note_end(code, failure_of(diagnosis));
+      record_diagnosis(run_folder, code, diagnosis);
     }
     comm::abort_job(code);
   };

@@ -13,7 +13,7 @@ namespace llamesh::train {
 comm::Watchdog watch_over(const comm::Communicator& world);
 
 /// Returns the alarm for a run. A hang cannot be unwound: the rank that found it prints the
-/// verdict, records it in log.txt, state.json and a Slurm job's comment, and ends the job. A node
+/// diagnosis, records it in log.txt, state.json and a Slurm job's comment, and ends the job. A node
 /// may be at fault, so the job may be started again. A rank that reaches only a minority of the
 /// hosts just prints. An empty `run_folder` means that there is no state yet.
 comm::Watchdog::Alarm alarm_of_run(const std::filesystem::path& run_folder);

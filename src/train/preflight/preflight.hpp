@@ -24,7 +24,7 @@ std::vector<int> outliers(const std::vector<std::string>& texts);
 
 /// Formats the findings. The first line says whether all checks passed; for bad hosts it has the
 /// option that excludes them from the next submission. Pure.
-std::string verdict(const std::vector<Finding>& findings);
+std::string summary(const std::vector<Finding>& findings);
 
 /// Checks every node before a long run: the same build everywhere, correct collectives on every
 /// axis, no node with slow compute, memory or links, healthy GPUs, a run folder that all nodes see

@@ -205,17 +205,17 @@ Failure all_ended(const ByRank& by_rank) {
 
 }  // namespace
 
-Failure failure_of(const comm::Diagnosis& verdict) {
-  return {verdict.kind,
-          verdict.ranks.empty() ? -1 : verdict.ranks.front(),
-          verdict.hosts.empty() ? "" : verdict.hosts.front(),
-          phase_of(static_cast<std::int64_t>(verdict.activity)),
-          verdict.step,
-          verdict.axis,
-          verdict.collective,
-          verdict.unit,
-          verdict.waiting,
-          verdict.line};
+Failure failure_of(const comm::Diagnosis& diagnosis) {
+  return {diagnosis.kind,
+          diagnosis.ranks.empty() ? -1 : diagnosis.ranks.front(),
+          diagnosis.hosts.empty() ? "" : diagnosis.hosts.front(),
+          phase_of(static_cast<std::int64_t>(diagnosis.activity)),
+          diagnosis.step,
+          diagnosis.axis,
+          diagnosis.collective,
+          diagnosis.unit,
+          diagnosis.waiting,
+          diagnosis.line};
 }
 
 Failure failure_of_error(const std::string& error) {

@@ -35,7 +35,7 @@ struct Failure {
   bool operator==(const Failure&) const = default;
 };
 
-Failure failure_of(const comm::Diagnosis& verdict);
+Failure failure_of(const comm::Diagnosis& diagnosis);
 /// Converts an error on this rank.
 Failure failure_of_error(const std::string& error);
 

@@ -14,10 +14,11 @@ struct Goodput {
   double productive = 0;  ///< steps whose result the run still has
   double repeated = 0;    ///< steps that were lost with a start, and done again
   double saving = 0;      ///< training waited for a checkpoint
-  double starting = 0;    ///< from the launch, or from the verdict before it, to the first step
+  double starting = 0;    ///< from the launch, or from the diagnosis before it, to the first step
   double other = 0;       ///< evaluation, and what else lies between steps
-  std::optional<double> diagnosing = {};  ///< from the last step to the verdict; empty: none needed
-  std::optional<double> waiting = {};     ///< in Slurm's queue; empty: unknown
+  std::optional<double> diagnosing =
+      {};                              ///< from the last step to the diagnosis; empty: none needed
+  std::optional<double> waiting = {};  ///< in Slurm's queue; empty: unknown
 
   /// Returns the parts that are known, by name, in the order above.
   std::vector<std::pair<std::string, double>> parts() const;
@@ -39,7 +40,7 @@ std::optional<double> parse_utc(const std::string& text);
 /// The end of a start and the launch of the next, in seconds since 1970.
 struct Gap {
   bool same_allocation = false;          ///< of Slurm: the job has not been in the queue
-  bool has_culprit = false;              ///< the start ended with a verdict
+  bool has_faulty_rank = false;          ///< the start ended with a diagnosis
   std::optional<double> last_step = {};  ///< when its last step ended
   std::optional<double> ended = {};      ///< when it wrote why it ended; empty: it was killed
   double launched = 0;                   ///< when the next start was

@@ -152,7 +152,8 @@ std::vector<std::string> dense_log_fields(const StepRecord& r, std::int64_t tota
       r.mfu ? fmt::format("MFU {:.0f} %", 100 * *r.mfu) : "MFU -",
       fmt::format("grad norm {:.3f}", without_nan_sign(r.grad_norm)),
       fmt::format("lr {:.2e}", r.lr),
-      fmt::format("memory {:.1f}/{:.1f} MiB", mebibytes(r.valley), mebibytes(r.peak))};
+      fmt::format("memory {:.1f}/{:.1f} MiB", mebibytes(r.allocated_after_step),
+                  mebibytes(r.peak))};
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace llamesh::train {
 namespace {
 
 /// Returns true if the state was just written: ranks that cannot reach each other may all report,
-/// and the first verdict is the most accurate.
+/// and the first diagnosis is the most accurate.
 bool just_written(const std::filesystem::path& run_folder) {
   const auto written = std::filesystem::last_write_time(state_file(run_folder));
   return std::filesystem::file_time_type::clock::now() - written < std::chrono::seconds(30);
@@ -35,32 +35,32 @@ void record_failure(const std::filesystem::path& run_folder, ExitCode code,
     const auto failure = failure_of_error(reason);
     note_end(code, failure);
     if (code == ExitCode::bad_input && is_done(run_folder)) return;
-    comm::Diagnosis verdict{.line = reason, .ranks = {}, .hosts = {}, .doing = ""};
+    comm::Diagnosis diagnosis{.line = reason, .ranks = {}, .hosts = {}, .doing = ""};
     if (code == ExitCode::stopped_early && is_fault_of_reporter(reason)) {
-      verdict.ranks = {failure.rank};
-      verdict.hosts = {failure.host};
-      verdict.doing = fmt::format("{} step {}", failure.phase, failure.step);
+      diagnosis.ranks = {failure.rank};
+      diagnosis.hosts = {failure.host};
+      diagnosis.doing = fmt::format("{} step {}", failure.phase, failure.step);
     }
-    if (record_failure(run_folder, code, verdict)) write_failure(run_folder, failure);
+    if (record_failure(run_folder, code, diagnosis)) write_failure(run_folder, failure);
   } catch (const std::exception&) {
     return;
   }
 }
 
 bool record_failure(const std::filesystem::path& run_folder, ExitCode code,
-                    const comm::Diagnosis& verdict) noexcept {
+                    const comm::Diagnosis& diagnosis) noexcept {
   try {
     auto state = read_run_state(run_folder).value_or(RunState{});
-    if (!verdict.ranks.empty() && !state.culprit_ranks.empty() && just_written(run_folder))
+    if (!diagnosis.ranks.empty() && !state.faulty_ranks.empty() && just_written(run_folder))
       return false;
     state.phase = code == ExitCode::stopped_early ? RunPhase::stopped : RunPhase::failed;
     state.exit_code = code;
-    state.reason = verdict.line;
-    state.doing = verdict.doing;
-    state.culprit_ranks = verdict.ranks;
-    state.culprit_hosts = verdict.hosts;
+    state.reason = diagnosis.line;
+    state.doing = diagnosis.doing;
+    state.faulty_ranks = diagnosis.ranks;
+    state.faulty_hosts = diagnosis.hosts;
     write_run_state(run_folder, state);
-    if (!verdict.kind.empty()) write_failure(run_folder, failure_of(verdict));
+    if (!diagnosis.kind.empty()) write_failure(run_folder, failure_of(diagnosis));
   } catch (const std::exception&) {
     return true;
   }

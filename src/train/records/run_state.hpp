@@ -48,8 +48,8 @@ struct RunState {
   std::string reason = {};              ///< why it stopped or failed, one line
   // If ranks hung or were lost:
   std::string doing = {};  ///< their activity at that time
-  std::vector<int> culprit_ranks = {};
-  std::vector<std::string> culprit_hosts = {};
+  std::vector<int> faulty_ranks = {};
+  std::vector<std::string> faulty_hosts = {};
   // As found in the file:
   std::string job = {};       ///< Slurm's id, or empty
   std::string restarts = {};  ///< times that Slurm has started this job again, or empty
@@ -80,10 +80,10 @@ void write_run_state(const std::filesystem::path& run_folder, const RunState& st
 /// being reported.
 void record_failure(const std::filesystem::path& run_folder, ExitCode code,
                     const std::string& reason) noexcept;
-/// Records ranks that hang or are lost. If several ranks report, the first verdict is kept; returns
-/// false for the others.
+/// Records ranks that hang or are lost. If several ranks report, the first diagnosis is kept;
+/// returns false for the others.
 bool record_failure(const std::filesystem::path& run_folder, ExitCode code,
-                    const comm::Diagnosis& verdict) noexcept;
+                    const comm::Diagnosis& diagnosis) noexcept;
 
 /// Returns the state for a start on `hosts` that continues after `step`. Under a scheduler, throws
 /// exit 93 if each of the previous two starts gained at most one step, for any reason (a fault, or

@@ -2,7 +2,7 @@
 # Prints how runs of scripts/test_preset.sh ended: the skipped cases by reason, the cases of
 # GoogleTest, the flaky tests (scripts/test_again.sh), the last lines of each failed test, and how many
 # tests passed, failed and were skipped. Ends with 1 if a test has failed or a run is missing.
-#   scripts/test_verdict.sh PRESET/NAME...
+#   scripts/test_results.sh PRESET/NAME...
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Breaks runs on 4 ranks, each at a rank and time drawn from its number, and counts how often the
 # verdict is right: the rank (and its host) in failure.json, in `llamesh status`, and in the log.
-#   tests/faults/verdicts.sh LLAMESH FAULTY [--slurm] [--tries N (20)] [--at-once N (4)] [KIND...]
+#   tests/faults/diagnoses.sh LLAMESH FAULTY [--slurm] [--tries N (20)] [--at-once N (4)] [KIND...]
 # FAULTY is build/*/tests/faulty_llamesh. Runs under mpirun on this machine, or with --slurm on
 # nodes of a cluster made for it (tests/cluster/cluster.sh), one rank per node. KIND:
 #   killed   SIGKILL
