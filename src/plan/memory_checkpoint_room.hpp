@@ -10,7 +10,7 @@
 namespace llamesh::plan {
 
 /// Returns the bytes that memory checkpoints take on the host of `rank`, for all its ranks, as
-/// checkpoint::bytes_per_node() counts them. `shard_bytes` is the size of one rank's shards in an
+/// checkpoint::bytes_per_node() counts them. `shard_bytes` is the size of one rank's shards in a
 /// snapshot, equal on every rank. 0 if the run has no memory checkpoints. Pure.
 std::int64_t memory_checkpoint_bytes(const train::Setup& setup, int rank, std::int64_t shard_bytes,
                                      checkpoint::RemoteReplicas partner);

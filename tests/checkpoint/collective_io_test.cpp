@@ -59,7 +59,7 @@ class CollectiveIo : public testing::Test {
   }
   void expect_named(const std::optional<Diagnosis>& diagnosis,
                     const std::string& collective) const {
-    if (!diagnosis || diagnosis->line.empty()) return;  // another rank told us
+    if (!diagnosis || diagnosis->line.empty()) return;  // another rank has reported
     EXPECT_EQ(diagnosis->kind, "late");
     EXPECT_EQ(diagnosis->ranks, std::vector{late_rank()});
     EXPECT_NE(diagnosis->line.find(" has not come to the " + collective + " for "),

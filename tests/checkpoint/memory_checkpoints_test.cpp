@@ -86,7 +86,7 @@ TEST(MemoryCheckpoints, WhatResumedFromAnOlderStepReplacesTheNewerSnapshots) {
     ASSERT_EQ(memory.resume(job.state(), -1)->step, 2);
     memory.reserve(job.state());
     world().barrier();
-    EXPECT_TRUE(run.snapshots_of(3).empty()) << "of the first start";
+    EXPECT_TRUE(run.snapshots_of(3).empty()) << "of the first launch";
     EXPECT_FALSE(run.snapshots_of(2).empty()) << "still the newest";
     world().barrier();
     job.fill(3);

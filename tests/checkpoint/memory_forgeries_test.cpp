@@ -45,25 +45,25 @@ std::vector<Forgery> forgeries() {
   std::vector<Forgery> all{
       in_header("its step is 4611686018427387904", [](auto& h) { h.step = beyond; }),
       in_header("its step is -1", [](auto& h) { h.step = -1; }),
-      in_header("of step 7 by its header and of step 3 by its text", [](auto& h) { h.step = 7; }),
+      in_header("its header says step 7, its JSON step 3", [](auto& h) { h.step = 7; }),
       in_header("of step 3 and names step 4 on disk", [](auto& h) { h.disk_step = 4; }),
       in_header("of step 3 and names step -2 on disk", [](auto& h) { h.disk_step = -2; }),
       in_header("its key is 0000000000000007", [](auto& h) { h.key.hash = 7; }),
       in_header("its shards have ", [](auto& h) { h.key.bytes += 64; }),
       in_header("its shards have -1 bytes", [](auto& h) { h.key.bytes = -1; }),
       in_header("where its header says ", [](auto& h) { h.json_bytes = 1 << 20U; }),
-      in_header("its text has 1099511627776 bytes",
+      in_header("its JSON has 1099511627776 bytes",
                 [](auto& h) { h.json_bytes = std::int64_t{1} << 40U; }),
-      in_header("its text has -1 bytes", [](auto& h) { h.json_bytes = -1; }),
+      in_header("its JSON has -1 bytes", [](auto& h) { h.json_bytes = -1; }),
       in_header("not valid JSON", [](auto& h) { --h.json_bytes; }),
       in_header("not valid JSON", [](auto& h) { ++h.json_bytes; }),
-      in_text("by its header and of step 4 by its text", [](json& text) { text["step"] = 4; }),
+      in_text("its header says step 3, its JSON step 4", [](json& text) { text["step"] = 4; }),
       in_text("base: path: there is none", [](json& text) { text["base"] = json::object(); }),
       in_text("base: hash: '1' is no hash",
               [](json& text) {
                 text["base"] = {{"path", "/model"}, {"hash", "1"}};
               }),
-      in_text("it holds all weights, but its text names a base model",
+      in_text("it holds all weights, but its JSON names a base model",
               [](json& text) {
                 text["base"] = {{"path", "/model"}, {"hash", "0123456789abcdef"}};
               }),
@@ -151,7 +151,7 @@ TEST(MemoryForgeries, RanksWhoseTextsDifferDoNotResumeFromThem) {
   const CapturedLog log;
   EXPECT_EQ(run.resume(job), 2);
   if (world().rank() == 0) {
-    EXPECT_TRUE(log.has("its text differs from that of ")) << log.text();
+    EXPECT_TRUE(log.has("its JSON differs from that of ")) << log.text();
   }
 }
 

@@ -69,7 +69,7 @@ class MemoryRun {
     memory.wait();
     job.fill(0);
   }
-  /// Resumes in a new start and checks the numbers. Returns the step, or -1 if nothing was used.
+  /// Resumes in a new launch and checks the numbers. Returns the step, or -1 if nothing was used.
   std::int64_t resume(const Job& job, std::int64_t disk_step = -1) const {
     auto memory = start();
     const auto got = memory.resume(job.state(), disk_step);

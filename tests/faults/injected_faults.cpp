@@ -19,7 +19,7 @@
 // $LLAMESH_HOLD.reached, which the held rank makes, does what it wants to do to the run, and
 // removes LLAMESH_HOLD. The others wait for the held rank in their next collective. The held rank
 // is alive: it receives signals, its watchdog sends heartbeats, and it counts as making progress
-// however long it is held. It is held once: a later start finds no file. Runs that share a file
+// however long it is held. It is held once: a later launch finds no file. Runs that share a file
 // system need files of their own.
 #include <algorithm>
 #include <atomic>

@@ -196,7 +196,7 @@ TEST(MemoryResumeAfterTheUserWentBack, ContinuesFromTheDisk) {
   EXPECT_EQ(train::read_run_state(in.run.folder)->first_step, 3);
 }
 
-// A save on disk does not finish. It was due, so the next start makes it before its first step.
+// A save on disk does not finish. It was due, so the next launch makes it before its first step.
 TEST(MemoryResumeAfterAnUnfinishedSave, SavesFirst) {
   const SharedFolder folder;
   auto in = memory_inputs(folder.path());

@@ -46,7 +46,7 @@ namespace fs = std::filesystem;
 
 const fs::path run_folder = "runs/tiny";
 
-/// A point in the record, with the results allowed for a start there.
+/// A point in the record, with the results allowed for a launch there.
 struct Expected {
   std::int64_t committed = 0;             // newest committed checkpoint's step
   std::optional<std::int64_t> under_way;  // a checkpoint whose rename is not yet on disk
@@ -141,7 +141,7 @@ std::vector<Plan> choose(std::vector<Plan> plans, std::size_t count, std::size_t
   return plans;
 }
 
-/// A start like a run's, in this process.
+/// A launch like a run's, in this process.
 class Start {
  public:
   explicit Start(const std::string& model_config)
@@ -152,7 +152,7 @@ class Start {
   std::pair<std::int64_t, std::vector<float>> find(const fs::path& folder) {
     setup_logging();
     spdlog::set_level(spdlog::level::off);
-    // A start would wait for another host's lease; this one is left by the killed process.
+    // A launch would wait for another host's lease; this one is left by the killed process.
     fs::remove(folder / "checkpoints/.lease");
     checkpoint::Store store(folder / "checkpoints", {}, world());
     job_.fill(0);

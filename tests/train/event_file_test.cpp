@@ -144,7 +144,7 @@ TEST_F(Events, BeginWithTheVersionAndTheStart) {
   ASSERT_EQ(events.size(), 2U);
   EXPECT_EQ(events[0].file_version, "brain.Event:2");
   EXPECT_TRUE(events[1].is_start);
-  EXPECT_EQ(events[1].step, 8);  // the first step that this start will write
+  EXPECT_EQ(events[1].step, 8);  // the first step that this launch will write
   EXPECT_GT(events[1].wall_time, 1.7e9);
 }
 
@@ -235,7 +235,7 @@ TEST_F(Events, OfLaterStepsAreReplacedByAResumedRun) {
 TEST_F(Events, ComeBehindThoseOfANodeWhoseClockIsAhead) {
   fs::create_directories(folder_);
   std::ofstream(folder_ / "events.out.tfevents.99999999999999999999.x") << "no number";
-  std::ofstream(folder_ / "events.out.tfevents.5000000000.node7") << "of the start before";
+  std::ofstream(folder_ / "events.out.tfevents.5000000000.node7") << "of the launch before";
   { const EventFile file(folder_, 0); }
   bool found = false;
   for (const auto& file : files_in(folder_))

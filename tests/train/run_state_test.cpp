@@ -44,7 +44,7 @@ TEST_F(RunStateTest, ReadsBackWhatItWrote) {
   EXPECT_EQ(read->steps, state.steps);
   EXPECT_EQ(read->seconds_needed, state.seconds_needed);
   EXPECT_EQ(read->joules, state.joules);
-  EXPECT_EQ(start_after(state, 120, false).joules, state.joules) << "of all starts";
+  EXPECT_EQ(start_after(state, 120, false).joules, state.joules) << "of all launches";
   EXPECT_EQ(parse_run_state(to_text(RunState()))->joules, std::nullopt);
   EXPECT_EQ(read->exit_code, state.exit_code);
   EXPECT_EQ(read->reason, state.reason);
@@ -177,7 +177,7 @@ TEST(StartAfter, RefusesTheThirdStartAtTheSameStep) {
   EXPECT_EQ(start_after(state, 40, true).starts_here, 1);  // training further is a new beginning
 }
 
-// Each job has time for one step: every start begins elsewhere, and gains next to nothing.
+// Each job has time for one step: every launch begins elsewhere, and gains next to nothing.
 TEST(StartAfter, RefusesToGoOnByOneStepAJob) {
   auto state = start_after({}, 40, true);
   state.phase = RunPhase::stopped;
@@ -200,7 +200,7 @@ TEST(StartAfter, RefusesToGoOnByOneStepAJob) {
   EXPECT_EQ(start_after(state, 0, true).starts_here, 1);  // somebody started over
 }
 
-/// End of a start that gained nothing, and the hosts of the next one.
+/// End of a launch that gained nothing, and the hosts of the next one.
 struct FruitlessLaunch {
   int rank;  // to blame; -1: nobody
   const char* host;

@@ -186,7 +186,8 @@ void MemoryCheckpoints::send_copies(std::int64_t json_bytes) {
 void MemoryCheckpoints::wait() {
   if (!has_remote_replicas()) return;
   if (thread_.joinable()) thread_.join();
-  // On this rank alone, at once: ranks that still wait for its copies do not come to an agreement.
+  // Throws on this rank alone, at once: ranks that still wait for its replicas cannot reach an
+  // agreement.
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
   world_.barrier("remote replicas of a memory checkpoint");
 }

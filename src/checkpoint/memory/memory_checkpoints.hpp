@@ -30,7 +30,7 @@ class MemoryCheckpoints {
   /// Borrows the world until the constructor returns.
   MemoryCheckpoints(const std::filesystem::path& run_folder, const MemoryCheckpointOptions& options,
                     const comm::Topology& topology, const comm::Communicator& world);
-  ~MemoryCheckpoints();  ///< Waits for replicas on other nodes; snapshots stay.
+  ~MemoryCheckpoints();  ///< Waits for transfers of replicas; snapshots stay.
   MemoryCheckpoints(const MemoryCheckpoints&) = delete;
   MemoryCheckpoints& operator=(const MemoryCheckpoints&) = delete;
 
@@ -45,23 +45,22 @@ class MemoryCheckpoints {
   /// Describes the memory that reserve() has taken, and replicas on other nodes, in one line.
   std::string describe() const;
 
-  /// Takes memory for the snapshots of this state, with a TrainState's text of `json_bytes` or
-  /// more. Discards snapshots of earlier starts, except those up to the step that resume() used.
-  /// Throws a user error if a node has too little memory.
+  /// Takes memory for the snapshots of this state, with `json_bytes` or more for the TrainState.
+  /// Discards snapshots of earlier launches, except those up to the step that resume() used. Throws
+  /// a user error if a node has too little memory.
   void reserve(const State& state, std::int64_t json_bytes = 0);
 
-  /// Copies the state into this node's snapshots, and begins to send replicas on other nodes. Waits
-  /// for earlier replicas on other nodes first. `disk_step` is the newest committed checkpoint on
-  /// disk; -1: none.
+  /// Copies the state into this node's snapshots, and begins to send replicas to other nodes. Waits
+  /// for earlier transfers first. `disk_step` is the newest committed checkpoint on disk; -1: none.
   void save(const State& state, const TrainState& progress, std::int64_t disk_step);
 
   /// Returns true if shards are copied to other nodes during the following steps.
   bool has_remote_replicas() const;
 
-  /// Waits for replicas on other nodes on all ranks. Throws on the ranks whose exchange failed.
+  /// Waits for transfers of replicas on all ranks. Throws on the ranks whose exchange failed.
   void wait();
 
-  /// Removes the run's snapshots: it does not need them any more.
+  /// Removes the run's snapshots once it no longer needs them.
   void remove();
 
  private:

@@ -146,7 +146,7 @@ std::uint64_t identity_of_run(const fs::path& checkpoints) {
     try {
       return from_hex(read_file(file, 16));
     } catch (const Error& unreadable) {
-      spdlog::warn("memory checkpoints of earlier starts are not used: {}", unreadable.what());
+      spdlog::warn("memory checkpoints of earlier launches are not used: {}", unreadable.what());
     }
   }
   const auto identity = random_identity();

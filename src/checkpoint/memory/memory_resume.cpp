@@ -84,8 +84,8 @@ TrainState checked_progress(const MemorySnapshot& snapshot, bool has_frozen) {
   auto progress = snapshot.progress();
   if (progress.base.has_value() == has_frozen)
     fail(ExitCode::io_failure, "{}",
-         has_frozen ? "it holds all weights, but its text names a base model for the frozen ones"
-                    : "it holds no frozen weights, and its text names no base model for them");
+         has_frozen ? "it holds all weights, but its JSON names a base model for the frozen ones"
+                    : "it holds no frozen weights, and its JSON names no base model for them");
   return progress;
 }
 
@@ -263,9 +263,8 @@ bool MemoryCheckpoints::receive(const SnapshotSet& set, std::vector<FoundSnapsho
   return true;
 }
 
-/// Checks the set's snapshots on each node, and that all ranks' texts are the same. Removes bad
-/// ones and their sources from `found`, or the whole set if its texts differ. Returns a line for
-/// each.
+/// Checks the set's snapshots on each node, and that all ranks' JSON is the same. Removes bad ones
+/// and their sources from `found`, or the whole set if the JSON differs. Returns a line for each.
 std::vector<std::string> MemoryCheckpoints::drop_bad(const SnapshotSet& set, bool has_frozen,
                                                      std::vector<FoundSnapshot>& found) const {
   const auto rank = static_cast<std::size_t>(world_.rank());
@@ -301,7 +300,7 @@ std::vector<std::string> MemoryCheckpoints::drop_bad(const SnapshotSet& set, boo
     return snapshot.launch == set.launch && snapshot.step == set.step;
   });
   const auto at = static_cast<std::size_t>(other - texts.begin());
-  return {fmt::format("{} is not used: its text differs from that of {}",
+  return {fmt::format("{} is not used: its JSON differs from that of {}",
                       path_of(set.snapshots[at]).string(),
                       path_of(set.snapshots.front()).string())};
 }

@@ -95,7 +95,7 @@ std::string problem_of(const SnapshotHeader& header, std::int64_t bytes) {
   if (header.key.bytes < 0 || header.key.bytes > max_snapshot_bytes)
     return fmt::format("its shards have {} bytes", header.key.bytes);
   if (header.json_bytes < 0 || header.json_bytes > longest_manifest)
-    return fmt::format("its text has {} bytes", header.json_bytes);
+    return fmt::format("its JSON has {} bytes", header.json_bytes);
   const auto expected = snapshot_bytes(header.key.bytes, header.json_bytes);
   if (bytes >= expected) return "";
   return fmt::format("it has {} bytes where its header says {}", bytes, expected);
@@ -218,7 +218,7 @@ std::span<std::byte> MemorySnapshot::body(std::int64_t json_bytes) const {
                                           snapshot_bytes(shard_bytes_, json_bytes) - header_bytes));
 }
 
-/// Hashes the hashes of the segments and the text, which follows them.
+/// Hashes the hashes of the segments and the JSON, which follows them.
 std::uint64_t MemorySnapshot::contents_hash(std::int64_t json_bytes) const {
   const auto hashes = segment_hashes();
   return hash_of(hashes.data(), hashes.size_bytes() + static_cast<std::size_t>(json_bytes));
@@ -227,7 +227,7 @@ std::uint64_t MemorySnapshot::contents_hash(std::int64_t json_bytes) const {
 void MemorySnapshot::fill(const State& state, const std::string& text, SnapshotHeader header) {
   expects(header.key.bytes == shard_bytes_ &&
               snapshot_bytes(shard_bytes_, std::ssize(text)) <= std::ssize(bytes_),
-          "{} has no room for {} bytes and a text of {}", path_.string(), header.key.bytes,
+          "{} has no room for {} bytes and {} bytes of JSON", path_.string(), header.key.bytes,
           text.size());
   invalidate();
   const auto hashes = segment_hashes();
@@ -268,8 +268,8 @@ TrainState MemorySnapshot::progress() const {
       parse_train_state({reinterpret_cast<const char*>(hashes.data() + hashes.size()),
                          static_cast<std::size_t>(valid->json_bytes)});
   if (progress.step != valid->step)
-    fail(ExitCode::io_failure, "it is of step {} by its header and of step {} by its text",
-         valid->step, progress.step);
+    fail(ExitCode::io_failure, "its header says step {}, its JSON step {}", valid->step,
+         progress.step);
   return progress;
 }
 

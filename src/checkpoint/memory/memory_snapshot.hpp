@@ -18,18 +18,18 @@ struct SnapshotHeader {
 
   std::uint64_t layout = known_layout;
   std::uint64_t run = 0;     ///< identity of the run
-  std::uint64_t launch = 0;  ///< identity of the start that made it
+  std::uint64_t launch = 0;  ///< identity of the launch that made it
   std::int64_t step = 0;
   std::int64_t disk_step = -1;  ///< newest checkpoint on disk at that time; -1: none
   SnapshotKey key = {};
   std::int64_t json_bytes = 0;      ///< of the TrainState
-  std::uint64_t contents_hash = 0;  ///< over the hashes of the shards' segments, and the text
+  std::uint64_t contents_hash = 0;  ///< over the hashes of the shards' segments, and the JSON
   std::uint64_t hash = 0;           ///< over all above
 
   std::uint64_t expected_hash() const;
 };
 
-/// Default room for the TrainState's text in a snapshot.
+/// Default room for the TrainState's JSON in a snapshot.
 inline constexpr std::int64_t snapshot_json_bytes = std::int64_t{1} << 16U;
 
 /// Returns the bytes that a shard takes in a snapshot.
@@ -63,11 +63,11 @@ class MemorySnapshot {
   /// Returns the step of a valid snapshot, else -1.
   std::int64_t step() const;
   void invalidate();
-  /// Writes this rank's shards, hashes and text, and the header with their sizes.
+  /// Writes this rank's shards, hashes and JSON, and the header with their sizes.
   void fill(const State& state, const std::string& text, SnapshotHeader header);
   /// Returns true if all bytes are as they were written. The header must be valid.
   bool is_intact() const;
-  /// Returns the TrainState. Throws exit 74 if its text cannot be understood or its step is not the
+  /// Returns the TrainState. Throws exit 74 if its JSON cannot be parsed or its step is not the
   /// header's. The header must be valid.
   TrainState progress() const;
   /// Copies the shards into the state, which has this snapshot's key.

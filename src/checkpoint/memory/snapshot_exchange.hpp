@@ -17,7 +17,7 @@ class SnapshotExchange {
  public:
   /// Adds a valid snapshot to send.
   void send(const MemorySnapshot& snapshot, int to);
-  /// Adds a snapshot to receive, with a text of this size. It is invalid until run() has ended.
+  /// Adds a snapshot to receive, with JSON of this size. It is invalid until run() has ended.
   void receive(MemorySnapshot& snapshot, std::int64_t json_bytes, int from);
   /// Sends and receives. Every rank in the group calls it.
   void run(const comm::Communicator& group, const char* purpose);

@@ -31,7 +31,7 @@ int counterpart(const std::vector<std::vector<int>>& ranks_on, int node, int ran
   return ranks[at(topology.local_rank_of[at(rank)]) % ranks.size()];
 }
 
-/// Returns a snapshot for each rank from those of one start and step, or nothing if some rank has
+/// Returns a snapshot for each rank from those of one launch and step, or nothing if some rank has
 /// none.
 std::optional<std::vector<FoundSnapshot>> choose_snapshots(std::span<const FoundSnapshot> snapshots,
                                                            const std::vector<SnapshotKey>& keys,

@@ -9,8 +9,8 @@
 #include "checkpoint/format/state.hpp"
 #include "comm/mesh/topology.hpp"
 
-/// Decisions about memory checkpoints: who keeps which snapshot, and which snapshots a start
-/// resumes from. All functions are pure, so every rank decides the same.
+/// Decisions about memory checkpoints: which rank keeps which snapshot, and which snapshots a
+/// launch resumes from. All functions are pure, so every rank decides the same.
 namespace llamesh::checkpoint {
 
 /// Number of snapshots that a node keeps of the same shards: the last two steps.
@@ -32,35 +32,33 @@ struct KeptSnapshot {
   SnapshotKey key;
   int node;
   int rank;  ///< rank on that node that fills it
-  int from;  ///< rank with the shards; `rank` itself, or one on another node (a replica on another
-             ///< node)
+  int from;  ///< rank with the shards: `rank` itself, or one on another node
 
   bool is_remote_replica() const { return from != rank; }
   bool operator==(const KeptSnapshot&) const = default;
 };
 
 /// Returns all snapshots, by node. Ranks on a node with the same shards share a snapshot. If only
-/// one node has some shards, the next node keeps a replica on another node of them. `keys` are by
-/// rank.
+/// one node has some shards, the next node keeps a replica of them. `keys` are by rank.
 std::vector<KeptSnapshot> kept_snapshots(const std::vector<SnapshotKey>& keys,
                                          const comm::Topology& topology, RemoteReplicas partner);
 
 /// Returns the bytes that each node's snapshots take in memory.
 std::vector<std::int64_t> bytes_per_node(const std::vector<KeptSnapshot>& kept, int nodes);
 
-/// A snapshot found on a node by a start.
+/// A snapshot found on a node by a launch.
 struct FoundSnapshot {
   int node = 0;
   int slot = 0;
   SnapshotKey key;
-  std::uint64_t launch = 0;     ///< identity of the start that made it
+  std::uint64_t launch = 0;     ///< identity of the launch that made it
   std::int64_t step = 0;        ///< optimizer steps done
   std::int64_t disk_step = -1;  ///< newest checkpoint on disk at that time; -1: none
   std::int64_t json_bytes = 0;  ///< of its TrainState
   bool operator==(const FoundSnapshot&) const = default;
 };
 
-/// Snapshots of one start and step that together hold the state.
+/// Snapshots of one launch and step that together hold the state.
 struct SnapshotSet {
   std::uint64_t launch = 0;
   std::int64_t step = 0;

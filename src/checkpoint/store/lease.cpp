@@ -81,7 +81,8 @@ struct Lease::Heartbeat {
       : file(Descriptor::to_write(folder / ".lease", O_RDWR | O_CREAT)) {
     const bool locked = flock(file.get(), LOCK_EX | LOCK_NB) == 0;
     const auto holder = read_holder(file);
-    // Any other error means that the file system has no locks: the touches decide.
+    // On any other error the file system does not support locks, so the lease relies on
+    // modification times.
     if (!locked && errno == EWOULDBLOCK) refuse(folder, holder);
     if (!holder.job.empty()) take_over(folder, holder, locked);
     say(to_text({job_id(), this_process().host, std::to_string(getpid())}));

@@ -14,7 +14,7 @@
 namespace llamesh::train {
 namespace {
 
-/// Returns the number of spare nodes from rank 0's environment; -1: this start is not checked.
+/// Returns the number of spare nodes from rank 0's environment; -1: this launch is not checked.
 int spare_nodes(const comm::Communicator& world) {
   const auto text = comm::on_rank_0(world, []() -> std::string {
     const char* value = std::getenv("LLAMESH_SPARE_NODES");

@@ -142,8 +142,8 @@ struct ExchangeBuffers {
   device::Buffer received;
 };
 
-/// Exchanges data with a neighbor; returns bytes per second in each direction, 0 without a
-/// peer. A window has several exchanges on fast links. Collective over the world.
+/// Exchanges data with a neighbor; returns bytes per second in each direction, 0 without a peer. A
+/// window has several exchanges on fast links. Collective over the world.
 Windows exchange_rates(const comm::Communicator& world, comm::Collectives& axis,
                        const ExchangeBuffers& buffers, int peer) {
   const bool alone = peer == comm::CollectiveCall::none;

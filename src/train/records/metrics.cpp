@@ -90,7 +90,7 @@ EarlierSteps cut_after(const std::filesystem::path& path, const Descriptor& file
     });
     kept.append(lines);
   });
-  spdlog::info("{}: removed {} line{} that a killed start wrote after step {}",
+  spdlog::info("{}: removed {} line{} that a killed launch wrote after step {}",
                path.filename().string(), dropped, dropped == 1 ? "" : "s", step);
   return steps;
 }

@@ -16,7 +16,7 @@ bool just_written(const std::filesystem::path& run_folder) {
   return std::filesystem::file_time_type::clock::now() - written < std::chrono::seconds(30);
 }
 
-/// Returns true if the run was done and this start has not changed that yet.
+/// Returns true if the run was done and this launch has not changed that yet.
 bool is_done(const std::filesystem::path& run_folder) {
   const auto state = read_run_state(run_folder);
   return state && state->phase == RunPhase::done;

@@ -28,8 +28,8 @@ std::string now() {
   return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(seconds));
 }
 
-/// Returns true if a host to blame for the start's end is not in this launch. For a cut link, one
-/// of the two is enough.
+/// Returns true if a host to blame for the previous launch's end is not in this one. For a cut
+/// link, one of the two is enough.
 bool leaves_out_faulty_host(const RunState& before, const std::vector<std::string>& hosts) {
   return !hosts.empty() && std::ranges::any_of(before.faulty_hosts, [&](const auto& host) {
     return std::ranges::find(hosts, host) == hosts.end();
@@ -40,7 +40,7 @@ std::string fault_of(const RunState& before) {
   return fmt::format("rank {}, {}", fmt::join(before.faulty_ranks, " and "), before.doing);
 }
 
-/// Returns the node faults after a start that gained at most one step.
+/// Returns the node faults after a launch that gained at most one step.
 std::vector<std::string> node_faults_after(const RunState& before,
                                            const std::vector<std::string>& hosts) {
   auto faults = before.node_faults;
@@ -99,7 +99,7 @@ std::optional<RunState> parse_run_state(std::string_view text) {
     state.steps = to_integer(json.value("steps", nlohmann::json(0)), 0, max_steps);
     state.memory_step = to_integer(json.value("memory_step", nlohmann::json(0)), 0, max_steps);
     state.seconds_needed = json.value("seconds_needed", 0.0);
-    // A figure for the reader: another value there is no reason to forget the state.
+    // Only informational: an invalid value does not invalidate the state.
     if (const auto joules = json.find("joules");
         joules != json.end() && joules->is_number() && joules->get<double>() >= 0)
       state.joules = joules->get<double>();
@@ -153,9 +153,9 @@ RunState start_after(const std::optional<RunState>& before, std::int64_t step, b
   if (scheduled &&
       (counted > fruitless_launches_allowed || state.starts_here > launches_here_allowed))
     fail(ExitCode::no_progress,
-         "{} starts in a row gained one step at most, the last one from step {} to {} (it ended "
-         "with: {}); fix the cause (e.g. a walltime too short for two steps), then remove "
-         "state.json from the run folder to start again",
+         "stopping: the last {} launches gained at most one step each (the last from step {} to "
+         "{}, ended with: {}); fix the cause (e.g. a walltime too short for two steps), then "
+         "remove state.json from the run folder to start again",
          state.starts_here - 1, before->first_step, step,
          before->reason.empty() ? "no reason known" : before->reason);
   return state;

@@ -17,7 +17,7 @@ struct Gauge {
   Type type = Type::gauge;
 };
 
-/// Whether metrics.jsonl has a quantity if ranks wait for no axis.
+/// Presence of a quantity in metrics.jsonl if ranks wait for no axis.
 enum class WithoutAxes : std::uint8_t { written, left_out };
 
 /// A quantity in StepRecord, and where a run writes it. Only single numbers have gauges.

@@ -26,8 +26,8 @@ struct PlannedMemory {
   std::int64_t peak = 0;                  ///< maximum within the step
   device::MemoryByUse at_peak{};
   std::int64_t on_host = 0;  ///< bytes in host memory, in addition to the device's
-  /// Bytes in the memory of the rank's host for all its ranks: memory checkpoints, and the partner
-  /// copies among them.
+  /// Bytes in the memory of the rank's host for all its ranks: memory checkpoints, and the replicas
+  /// on other nodes among them.
   std::int64_t memory_checkpoints = 0;
   std::int64_t remote_replicas = 0;
 };
