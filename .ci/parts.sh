@@ -77,7 +77,7 @@ gpu() {
 fuzz() { if affects fuzz; then scripts/build.sh fuzz && tests/fuzz/run.sh "${fuzz_seconds:-3}"; fi; }
 tidy() { scripts/tidy.sh "$(git rev-parse -q --verify "$base^{commit}" || git rev-parse HEAD~1)"; }
 
-# finish: repeats failed tests, prints the times and the verdict. Returns 1 if something has failed.
+# finish: repeats failed tests, prints the times and the result. Returns 1 if something has failed.
 finish() {
   local runs=() run
   for run in build/*/runs/*/; do

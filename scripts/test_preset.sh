@@ -61,16 +61,15 @@ if [[ $build == yes ]]; then scripts/build.sh "$preset" "${targets[@]}"; fi
 if [[ $preset == ?san ]]; then source scripts/sanitizer_options.sh; fi
 source scripts/own_tmpdir.sh
 
-# A folder of its own, so that runs of one preset can go on beside each other: ctest keeps its logs there.
+# Uses a separate folder, where ctest keeps its logs, so that several runs of one preset can go on at the same time.
 run=build/$preset/runs/$name
 rm -rf "$run"
 mkdir -p "$run"
 echo "subdirs(\"$PWD/build/$preset/tests\")" >"$run/CTestTestfile.cmake"
 
-# The limit only ends what hangs: it is far above what anything takes on a busy machine.
+# The limit only ends tests that hang: it is far above the time that any test takes on a busy machine.
 # A test of N ranks takes N of the slots, so that ranks of different tests do not crowd each other;
-# those that wait more than they compute take one, and there are two slots more than there are
-# processors.
+# tests that wait more than they compute take one. There are two more slots than processors.
 code=0
 ctest --test-dir "$run" --output-on-failure --no-tests=error --timeout 3600 \
   --test-output-size-passed 10000000 -j "$(($(nproc) + 2))" "${selection[@]}" "$@" | tee "$run/summary" || code=8

@@ -12,7 +12,7 @@ for run in "$@"; do
   folder=build/${run%/*}/runs/${run#*/}
   # ctest's own closing line, e.g. "96% tests passed, 2 tests failed out of 50"
   read -r bad all < <(sed -n 's/.*passed, \([0-9]*\) tests failed out of \([0-9]*\)$/\1 \2/p' "$folder/summary" 2>/dev/null) || {
-    echo "$run did not come to its end"
+    echo "$run did not finish"
     bad=1 all=1
   }
   out=$(grep -c '\*\*\*Skipped' "$folder/summary" 2>/dev/null || true)  # ctest counts them as passed
