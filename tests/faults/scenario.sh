@@ -574,7 +574,7 @@ no_progress() {
   launch 2 train $tiny
   expect_end 93
   expect_line "the last 2 launches gained" "from step 0 to 0" "state.json"
-  expect_state failed 93 "the last 2 launches gained"
+  expect_state failed 93 "stopping: the last 2 launches gained"
 }
 
 # freeze_rank KEY=VALUE...: a rank that is frozen is found by another one, which names it and ends the job.
