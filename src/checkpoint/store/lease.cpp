@@ -47,7 +47,7 @@ std::int64_t touched(const Descriptor& file) {
   return status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec;
 }
 
-/// Formats the holder as far as it is known: "job 17 (host n1, process 4711)".
+/// Formats what is known about the holder: "job 17 (host n1, process 4711)".
 std::string describe(const LeaseHolder& holder) {
   if (holder.job.empty()) return "another job, which has not given its name yet,";
   if (holder.process.empty()) return fmt::format("job {}", excerpt(holder.job));
