@@ -23,7 +23,7 @@ llamesh=build/cpu/src/llamesh
 target=1.9      # bits a byte of text that it was not trained on; before training it is 3.2
 kill_after=200  # optimizer steps
 
-# mpirun refuses root unless told twice, and asks for an ssh that one machine does not need.
+# mpirun refuses to run as root unless two variables allow it, and requires an ssh that one machine does not need.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 command -v ssh >/dev/null || export OMPI_MCA_plm=isolated
 train() { mpirun -n 4 --oversubscribe --bind-to none "$llamesh" train inputs/demo.yaml "run.name=$1"; }
@@ -61,9 +61,9 @@ echo "== 3. What the trained model writes"
 export OMP_WAIT_POLICY=passive  # threads that wait leave their core to whoever else needs it
 "$llamesh" generate runs/demo --prompt "And the LORD said unto" --max-tokens 120 --temperature 0.7 --seed 1
 echo "== 4. How well it knows text that it has not seen"
-told=$("$llamesh" evaluate runs/demo runs/data/bible-validation.txt --sequence-length 128)
-echo "$told"
-bits=$(sed -n 's/^bits.byte *//p' <<<"$told")
+result=$("$llamesh" evaluate runs/demo runs/data/bible-validation.txt --sequence-length 128)
+echo "$result"
+bits=$(sed -n 's/^bits.byte *//p' <<<"$result")
 echo "Run folder: $PWD/runs/demo"
 echo "Report:     $PWD/runs/demo/report.html"
 for word in grad_norm validation; do  # training, validation

@@ -4,7 +4,7 @@
 #     --no-install   install no packages, only say which are missing
 #     --sanitizers   also the unit tests under AddressSanitizer + UBSan and under ThreadSanitizer
 #     --deep         also the tests that .ci/run leaves to .ci/deep: more rank counts, all jobs on Slurm, the campaign
-#     --ci           warnings are errors; .ci/run itself repeats the failed tests and gives the verdict
+#     --ci           warnings are errors; .ci/run itself repeats the failed tests and reports the result
 # Anything else goes to ctest, e.g.  ./test.sh -R sharding
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -30,4 +30,4 @@ for preset in "${presets[@]}"; do
 done
 if [[ ${presets[0]} == ci ]]; then exit; fi
 scripts/test_again.sh "${runs[@]}"
-scripts/test_verdict.sh "${runs[@]}"
+scripts/test_results.sh "${runs[@]}"

@@ -77,7 +77,7 @@ gpu() {
 fuzz() { if affects fuzz; then scripts/build.sh fuzz && tests/fuzz/run.sh "${fuzz_seconds:-3}"; fi; }
 tidy() { scripts/tidy.sh "$(git rev-parse -q --verify "$base^{commit}" || git rev-parse HEAD~1)"; }
 
-# finish: repeats failed tests, prints the times and the verdict. Returns 1 if something has failed.
+# finish: repeats failed tests, prints the times and the result. Returns 1 if something has failed.
 finish() {
   local runs=() run
   for run in build/*/runs/*/; do
@@ -87,7 +87,7 @@ finish() {
   timed again scripts/test_again.sh "${runs[@]}"
   printf '\n%-14s %14s %20s\n' part "wall minutes" "processor minutes"
   awk '{ name = FILENAME; gsub(/.*\/|\.time$/, "", name); printf "%-14s %14.1f %20.1f\n", name, $1 / 60, ($2 + $3) / 60 }' $logs/*.time
-  scripts/test_verdict.sh "${runs[@]}" || failed+=("tests")
+  scripts/test_results.sh "${runs[@]}" || failed+=("tests")
   if ((${#failed[@]} == 0)); then return; fi
   printf 'FAILED: %s\n' "${failed[@]}" >&2
   return 1

@@ -39,7 +39,7 @@ set_target_properties(NCCL::nccl PROPERTIES IMPORTED_LOCATION ${NCCL_LIBRARY}
 target_link_libraries(NCCL::nccl INTERFACE CUDA::cudart_static)
 set(LLAMESH_HAS_CUDA TRUE)
 
-# Attention by cuDNN, which is opened at run time: its headers and cudnn_frontend's are all that is compiled in.
+# Attention by cuDNN, which is opened at run time: only its headers and cudnn_frontend's are compiled in.
 # From 1.19 on cudnn_frontend needs NVRTC as well.
 get_filename_component(cuda_folder ${CUDAToolkit_BIN_DIR} DIRECTORY)
 find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS $ENV{CUDNN_HOME}/include ${cuda_folder}/include)

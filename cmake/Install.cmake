@@ -37,14 +37,14 @@ if(LLAMESH_MODULE_DEPENDENCIES)
   message(STATUS "llamesh's modulefiles will load ${LLAMESH_MODULE_DEPENDENCIES}")
 endif()
 
-# Library and version, e.g. Open MPI v4.1.4; of the standard only where the library could not be asked.
+# Library and version, e.g. Open MPI v4.1.4; the MPI standard's version only if the library could not be queried.
 string(REGEX MATCH "^[^,\n\r]+" mpi_version "${MPI_C_LIBRARY_VERSION_STRING}")
 if(NOT mpi_version)
   set(mpi_version "MPI ${MPI_C_VERSION}")
 endif()
 string(REGEX REPLACE "[ \t]+" " " mpi_version "${mpi_version}")
 
-# They are written at install, since --prefix may name another prefix than the build knew.
+# They are written at install time, because --prefix may differ from the prefix at build time.
 set(built_with "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}, ${mpi_version}, HDF5 ${HDF5_VERSION}")
 install(CODE "
   set(LLAMESH_VERSION [==[${PROJECT_VERSION}]==])

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Trains under Flux. NOT RUN: no machine with Flux was at hand; written after the manuals of flux-core.
+# Trains under Flux. NOT RUN: no machine with Flux was available; written from the manuals of flux-core.
 # Copy it, change what is above the line, and submit it in the folder that data paths are relative to:
 #   flux batch train.flux INPUTS.yaml RUN_FOLDER [key.path=value ...]
 # Submitted again with the same run folder, it continues from the newest checkpoint.
@@ -21,15 +21,15 @@ strategy=hybrid_shard       # within nodes; full_shard: over all ranks, for mode
 pmi=simple                  # simple: MPICH; pmix: Open MPI 5 (needs flux-pmix); cray-pals: Cray MPICH (flux-coral2)
 
 # --- nothing below needs a change ---
-# Someone wants the run to stop for good (docs/cluster.md).
+# The file halt stops the run for good (docs/cluster.md).
 [[ ! -e $folder/halt && ! -L $folder/halt ]] || { echo "$folder/halt exists: remove it, then submit this again"; exit 78; }
 
 # Uses the llamesh that was loaded on the login node, else the module's.
 command -v llamesh >/dev/null || module load llamesh
 command -v llamesh >/dev/null || { echo "llamesh is not found: load its module, or extend PATH"; exit 78; }
-export LLAMESH_LAUNCH_TIME=$(date +%s.%N)  # lets the log say how long the start took
+export LLAMESH_LAUNCH_TIME=$(date +%s.%N)  # lets the log report the startup time
 
-# llamesh is told when the job's time is over: it saves and stops before.
+# Tells llamesh when the walltime ends, so that it saves and stops in time.
 unset LLAMESH_JOB_END_TIME  # of the shell that submitted this
 left=$(flux job timeleft 2>/dev/null)
 left=${left%%.*}

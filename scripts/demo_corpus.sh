@@ -26,9 +26,9 @@ if ((bytes < 4000000)); then
 fi
 tail -c $((bytes / 20)) "$work/whole" >"$work/validation"
 head -c $((bytes - bytes / 20)) "$work/whole" >"$work/train"
-# The text goes in as it is, with its line ends (which become bytes), so that it comes out as it
-# was. The model holds the options that it was made with: names without a folder and one thread make
-# it the same file everywhere.
+# The text is not normalized, and line ends become bytes, so that decoding restores it exactly. The
+# model contains its options: names without a folder and one thread make it the same file
+# everywhere.
 (cd "$work" && spm_train --input=train --model_prefix=bible --model_type=bpe --vocab_size=4096 --byte_fallback \
   --normalization_rule_name=identity --remove_extra_whitespaces=false --num_threads=1 --minloglevel=1)
 mv "$work/train" "$folder/bible-train.txt"

@@ -1,7 +1,7 @@
-# Sourced by scripts/test_preset.sh and tests/fuzz/run.sh: how the sanitizers behave under MPI, for
-# whichever of them a build has.
+# Sourced by scripts/test_preset.sh and tests/fuzz/run.sh: options of the sanitizers under MPI, for
+# those that a build has.
 suppressions=$PWD/scripts/sanitizers
-# Memory that is not to be had is a null pointer, as it is without a sanitizer.
+# A failed allocation returns a null pointer, as without a sanitizer.
 # intercept_tls_get_addr=0: else LeakSanitizer takes a library's thread-local block for one of
 # glibc's own if it happens to begin 16 bytes into a page, and crashes on the bytes before it. The
 # blocks are still found, through malloc().

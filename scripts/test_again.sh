@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Repeats each failed test of runs of scripts/test_preset.sh once, alone. Those that pass now are flaky:
-# their names go to build/PRESET/runs/NAME/flaky, and scripts/test_verdict.sh does not count them as failed.
+# their names go to build/PRESET/runs/NAME/flaky, and scripts/test_results.sh does not count them as failed.
 #   scripts/test_again.sh PRESET/NAME...
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds what the tests of one preset need and runs them. scripts/test_verdict.sh reads the outcome from
+# Builds what the tests of one preset need and runs them. scripts/test_results.sh reads the outcome from
 # the folder build/PRESET/runs/NAME, with the NAME "tests" by default. Ends with 8 if a test has failed.
 #   scripts/test_preset.sh [--as NAME] [--folders LIST] [--whole] [--no-build] [--list] PRESET [CTEST-OPTION...]
 #     --folders   for a sanitizer: only tests from these folders of tests/, e.g. "comm data"
@@ -50,7 +50,7 @@ case $preset in
   mpich) targets=(tests_comm tests_runs) ;;
   ci-cuda)
     targets=(llamesh llamesh_fake_cuda gpu_ops test_gpu_cudnn_graphs)
-    selection=(-R '^gpu/(fake_cuda|cudnn_graphs@1|no_device|rehearsal)$') ;;
+    selection=(-R '^gpu/(fake_cuda|cudnn_graphs@1|no_device|dry_run)$') ;;
 esac
 if [[ $list == yes ]]; then
   cmake --preset "$preset" --log-level=WARNING >/dev/null
@@ -61,16 +61,15 @@ if [[ $build == yes ]]; then scripts/build.sh "$preset" "${targets[@]}"; fi
 if [[ $preset == ?san ]]; then source scripts/sanitizer_options.sh; fi
 source scripts/own_tmpdir.sh
 
-# A folder of its own, so that runs of one preset can go on beside each other: ctest keeps its logs there.
+# Uses a separate folder, where ctest keeps its logs, so that several runs of one preset can go on at the same time.
 run=build/$preset/runs/$name
 rm -rf "$run"
 mkdir -p "$run"
 echo "subdirs(\"$PWD/build/$preset/tests\")" >"$run/CTestTestfile.cmake"
 
-# The limit only ends what hangs: it is far above what anything takes on a busy machine.
+# The limit only ends tests that hang: it is far above the time that any test takes on a busy machine.
 # A test of N ranks takes N of the slots, so that ranks of different tests do not crowd each other;
-# those that wait more than they compute take one, and there are two slots more than there are
-# processors.
+# tests that wait more than they compute take one. There are two more slots than processors.
 code=0
 ctest --test-dir "$run" --output-on-failure --no-tests=error --timeout 3600 \
   --test-output-size-passed 10000000 -j "$(($(nproc) + 2))" "${selection[@]}" "$@" | tee "$run/summary" || code=8

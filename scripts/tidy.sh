@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs clang-tidy-16 with the checks of .clang-tidy on the .cpp files of src/ and tests/ that have
-# changed since BASE (what this branch left origin/main at; on that itself its last commit),
-# committed or not; needs no build. A file takes some ten seconds, so of more than --files N (20)
-# the first ones are taken, and the number of the others is told; --all takes every file there is.
+# changed since BASE (the merge base with origin/main; on main its last commit),
+# committed or not; needs no build. A file takes about ten seconds, so only the first --files N (20)
+# are checked, and the number of the others is reported; --all checks every file.
 #   scripts/tidy.sh [--files N] [BASE | --all]
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -28,8 +28,8 @@ mapfile -t files < <("${list[@]}" -- 'src/*.cpp' 'tests/*.cpp' |
   grep -v -E '^src/.*/(cuda|nccl)/|^tests/(fake_cuda|cuda_emulator|fuzz)/' | xargs -r grep -L -e '<omp.h>' -e 'random_tensor.hpp' -e 'attention_tile.hpp' || true)
 if [[ ${#files[@]} == 0 ]]; then echo "clang-tidy: no file has changed"; exit 0; fi
 
-# Each source by itself, so that one which lives on the headers of its neighbors in a unity does
-# not compile here.
+# Checks each source separately, so that a source that relies on its neighbors' headers in a unity
+# build fails here.
 cmake --preset ci -B build/tidy -DCMAKE_UNITY_BUILD=OFF --log-level=WARNING >/dev/null
 left_out=$((${#files[@]} > most ? ${#files[@]} - most : 0))
 files=("${files[@]:0:most}")

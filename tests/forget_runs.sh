@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Sourced: ranks that are killed leave flight records and memory checkpoints in /dev/shm for the next start of their run. A
-# test's run has no next start in the end, so the test removes them.
+# Sourced: ranks that are killed leave flight records and memory checkpoints in /dev/shm for the next launch of their run. A
+# test's run has no next launch in the end, so the test removes them.
 
 # left_by RUN_FOLDER: prints the paths in /dev/shm of what this run has left there.
 left_by() {

@@ -175,8 +175,8 @@ std::string read_file(const fs::path& path, std::int64_t max_bytes, ExitCode wro
 
 namespace {
 
-/// Returns the names in a folder that differ from `name` in a third of its characters at most, and
-/// the least of all.
+/// Returns the names in a folder that are closest to `name`, if they differ in at most a third of
+/// its characters.
 std::vector<std::string> near_names(const fs::path& folder, const std::string& name) {
   std::vector<std::string> near;
   std::size_t least = name.size() / 3;

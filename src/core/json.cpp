@@ -75,7 +75,7 @@ std::string wrong_string(const nlohmann::json::exception& error, std::string_vie
 }
 
 Json parse_json_object(const std::string& text, const std::string& name) {
-  // The parser would take it for the end.
+  // The parser would treat it as the end.
   validate(text.find('\0') == std::string::npos, "{}: not JSON: it has a zero byte", name);
   JsonGuard guard(name);
   Json json;

@@ -16,7 +16,7 @@ struct Process {
 /// This process; messages and logs take rank and host from it.
 Process& this_process();
 
-/// What becomes of a program's error output.
+/// Destination of a program's error output.
 enum class ErrorOutput : std::uint8_t { dropped, joined };
 
 /// Runs the program in the first word, found along PATH, without a shell. Returns its standard
@@ -25,7 +25,7 @@ std::string output_of(const std::vector<std::string>& command,
                       ErrorOutput errors = ErrorOutput::dropped);
 
 /// Returns the number in an environment variable, as text: digits only. Empty if there is none.
-/// Slurm's ids and counts go into file names and into what other programs are told.
+/// Slurm's ids and counts become part of file names and of other programs' arguments.
 std::string number_in_environment(const char* variable);
 
 /// llamesh version, and the commit it was built from, as far as CMake knew it.

@@ -14,7 +14,7 @@ struct Line {
   void clear() const {
     if (!text.empty()) std::fputs("\r\033[K", stderr);
   }
-  /// A closed terminal is no error.
+  /// A closed terminal is not an error.
   void draw() const {
     std::fputs(text.c_str(), stderr);
     std::fflush(stderr);

@@ -165,8 +165,8 @@ unsigned char byte_or_zero(std::string_view text, std::size_t i) {
   return i < text.size() ? static_cast<unsigned char>(text[i]) : 0;
 }
 
-/// Bytes of the control character that begins at `i`; 0: none does. Marks that turn the direction
-/// of the text around, and separators of lines, are controls to a reader.
+/// Bytes of the control character that begins at `i`; 0: none does. Marks that change the text
+/// direction and line separators count as control characters.
 std::size_t control_bytes(std::string_view text, std::size_t i) {
   const auto first = byte_or_zero(text, i), second = byte_or_zero(text, i + 1),
              third = byte_or_zero(text, i + 2);

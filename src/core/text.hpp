@@ -11,7 +11,7 @@ namespace llamesh {
 
 /// Reads a size in bytes: a number, also with a fraction, and B, KB, MB, GB, TB (powers of 1000, as
 /// Hugging Face reads them) or KiB, MiB, GiB, TiB (powers of 1024), or no unit. Returns nothing for
-/// any other text, and for sizes that are no whole number of bytes or do not fit into 63 bits.
+/// any other text, and for sizes that are not a whole number of bytes or do not fit into 63 bits.
 std::optional<std::int64_t> parse_byte_size(std::string_view text);
 
 /// Formats a duration in seconds as h:mm:ss, up to 100,000 hours.
@@ -48,8 +48,8 @@ std::string shell_word(std::string_view word);
 /// U+2069).
 std::string printable(std::string_view text);
 
-/// What a message quotes of a file or of the command line: printable(), and of a longer text its
-/// first 120 bytes and "...", without a character that is cut in two.
+/// Returns a file's or the command line's text as messages quote it: printable(), and at most the
+/// first 120 bytes and "...", without cutting a character in two.
 std::string excerpt(std::string_view text);
 
 /// Returns the text with words of more than 1000 bytes, longer than any path in use, reduced to

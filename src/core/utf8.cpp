@@ -38,8 +38,8 @@ bool second_fits(unsigned lead, unsigned second) {
   return lead != 0xF4U || second < 0x90U;
 }
 
-/// Bytes at the start of `text`, which begins with no valid character, that one U+FFFD stands for:
-/// as many as begin some character, else one.
+/// Returns the number of bytes at the start of `text`, which begins with no valid character, that
+/// one U+FFFD replaces: as many as begin some character, else one.
 std::size_t maximal_subpart(std::string_view text) {
   const std::size_t length = std::min(announced_length(byte_at(text, 0)), text.size());
   if (length < 2 || !second_fits(byte_at(text, 0), byte_at(text, 1))) return 1;

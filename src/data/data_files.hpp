@@ -28,11 +28,11 @@ struct NamedFiles {
 NamedFiles find_data_files(const std::string& word, Format format);
 
 /// Returns the files that match `name`. With *, ? or [ in it, and unless a file has exactly this
-/// name, it is a pattern (glob(7)), and its files come in byte order; any other name is taken as it
-/// is. At each depth a folder is read once, under its first name: a warning says where symbolic
-/// links lead to it under others. Megatron pairs are matched, and named, without their extension.
-/// Throws a user error if no file matches, a folder in the path cannot be read, or more than ten
-/// million names match.
+/// name, it is a pattern (glob(7)), and its files come in byte order; any other name is used
+/// literally. At each depth a folder is read once, under its first name: a warning says where
+/// symbolic links lead to it under others. Megatron pairs are matched, and named, without their
+/// extension. Throws a user error if no file matches, a folder in the path cannot be read, or more
+/// than ten million names match.
 std::vector<std::string> matching_files(const std::string& name, Format format);
 
 /// Returns all regular files below a folder, in byte order of their paths. Skips names that begin

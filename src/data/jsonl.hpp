@@ -70,8 +70,9 @@ struct LineNumber {
 /// - `text`: all of it is in the loss.
 ///
 /// `options.loss_on` then widens or narrows the loss. Throws a user error that begins with `where`
-/// if the record is no JSON object, has none of these fields, has nothing to learn from, has roles
-/// in another order, or has fields that read_fields() refuses. Memory: a few times the record.
+/// if the record is not a JSON object, has none of these fields, has nothing to learn from, has
+/// roles in another order, or has fields that read_fields() refuses. Memory: a few times the
+/// record.
 Document parse_jsonl(std::string_view record, const LineNumber& where,
                      const ConversationOptions& options = {});
 
@@ -86,7 +87,7 @@ class JsonRecords {
   JsonRecords(std::string_view text, const std::string& path);
 
   /// Reads the next record; false at the end. Throws a user error with file and line if a record
-  /// exceeds 256 MiB, an array element is no object, or the array is truncated.
+  /// exceeds 256 MiB, an array element is not an object, or the array is truncated.
   bool next(std::string_view& record);
   /// Returns the position of next()'s last record.
   LineNumber where() const { return {path_, line_, record_}; }

@@ -241,7 +241,7 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
 
 RecordFields read_fields(std::string_view record, const LineNumber& where, Reasoning reasoning) {
   Handler handler(where, reasoning);
-  // The parser would take a NUL for the end of the text.
+  // The parser would treat a NUL as the end of the text.
   if (const auto nul = record.find('\0'); nul != record.npos) handler.refuse_json(nul + 1);
   nlohmann::json::sax_parse(record.begin(), record.end(), &handler);
   return handler.take();

@@ -31,7 +31,7 @@ struct RecordFields {
 };
 
 /// Parses a record. Other fields are ignored, so no record needs more memory than its strings.
-/// Throws a user error that begins with `where` if it is no JSON object, if a field has another
+/// Throws a user error that begins with `where` if it is not a JSON object, if a field has another
 /// type, or if a message has a field whose loss would change what the model learns: tools, images,
 /// and reasoning unless it is dropped.
 RecordFields read_fields(std::string_view record, const LineNumber& where, Reasoning reasoning);

@@ -56,7 +56,7 @@ void check_text_size(const DataOptions& options, std::span<const std::string> fi
   std::size_t bytes = 0;
   for (const std::string& path : files) bytes += MappedFile(path).bytes().size();
   validate(bytes <= max_bytes,
-           "{} bytes of text are too much to tokenize at every start (at most {}); run `llamesh "
+           "{} bytes of text are too much to tokenize at every launch (at most {}); run `llamesh "
            "tokenize` once and train on its output",
            bytes, max_bytes);
 }

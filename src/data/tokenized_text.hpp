@@ -18,7 +18,7 @@ inline bool is_tokenized(const DataOptions& options) {
          (options.format == Format::text && options.tokenizer != "byte");
 }
 
-/// Throws a user error if there is more text or JSONL than is sensible to tokenize at every start
+/// Throws a user error if there is more text or JSONL than is sensible to tokenize at every launch
 /// (1 GiB), or if a file cannot be read. Formats that stay mapped pass.
 void check_text_size(const DataOptions& options, std::span<const std::string> files);
 

@@ -129,7 +129,7 @@ bool TrainingData::has_target(SourceSequence at) const {
 }
 
 /// Looks at a part of the sequences: to look at all would read every byte of a loss mask, one per
-/// token, at each start. A share is within 3 % of the whole source's.
+/// token, at each launch. A share is within 3 % of the whole source's.
 double TrainingData::share_without_targets(std::size_t source) const {
   const std::int64_t sequences = shares_[source].sequences;
   const std::int64_t looked_at = std::min<std::int64_t>(sequences, 1024);

@@ -14,7 +14,7 @@ namespace llamesh::device::cuda {
 
 int devices();
 std::string why_no_devices();
-/// Returns CUDA's words if a driver is installed but cannot list its devices; else empty.
+/// Returns CUDA's error message if a driver is installed but cannot list its devices; else empty.
 std::string failure();
 /// Makes device `index` this process's device and checks that it works.
 void use(int index);

@@ -21,11 +21,11 @@ Kind kind_of_kernels();
 /// without CUDA.
 int cuda_devices();
 
-/// Returns one line that tells the user why there are none; empty if there are some.
+/// Returns one line that explains to the user why there are none; empty if there are some.
 std::string why_no_cuda();
 
-/// Returns CUDA's words if this machine has a driver that fails to list its GPUs; empty if it lists
-/// them, or if there is no driver or no GPU.
+/// Returns CUDA's error message if this machine has a driver that fails to list its GPUs; empty if
+/// it lists them, or if there is no driver or no GPU.
 std::string cuda_failure();
 
 /// Returns the number of NVIDIA GPUs that this machine's kernel driver serves, visible to CUDA or

@@ -103,7 +103,8 @@ EnergyMeter::EnergyMeter(bool answers_for_node, const fs::path& sysfs, GpuReadin
   if (whole_node_) read_gpu_ = {};
   if (reads_node_ && whole_node_) counters_.push_back({.path = cray_counter(sysfs)});
   if (reads_node_ && !whole_node_) counters_ = rapl_counters(sysfs);
-  // All packages or none: some of them would be taken for the node.
+  // Counts either all CPU packages or none, because a partial sum would be reported as the node's
+  // energy.
   if (!std::ranges::all_of(counters_, start)) counters_.clear();
   if (const auto first = read_gpu_ ? read_gpu_() : std::nullopt)
     gpu_ = {.joules_per_unit = 1e-3, .before = static_cast<double>(*first)};
@@ -117,7 +118,7 @@ std::optional<double> EnergyMeter::joules() {
     known = known && part.has_value();
     sum += part.value_or(0);
   };
-  // All of them, so that the next reading begins here.
+  // Reads all counters, so that the next difference starts here.
   if (gpu_) add(take(*gpu_, read_gpu_()));
   for (auto& counter : counters_) add(take(counter, reading_of(counter)));
   if (!known) return {};

@@ -16,7 +16,7 @@ struct EnergyCounter {
   std::filesystem::path path = {};  ///< its file; empty: it has none
   double joules_per_unit = 1;
   double range = 0;  ///< units after which it starts again at 0; 0: it does not
-  /// Watts above which its readings are not energy.
+  /// Power in watts above which a reading is implausible.
   double max_watts = std::numeric_limits<double>::infinity();
   double before = 0;                                ///< units at the last reading
   std::chrono::steady_clock::time_point read = {};  ///< time of the last reading

@@ -7,16 +7,15 @@ namespace llamesh::device {
 
 /// Address space that a rank takes beside its buffers: oneDNN's code, stacks and malloc()'s arenas
 /// of its threads, Open MPI's queues. A run of inputs/tiny.yaml takes 180 MiB with one thread and
-/// 250 MiB with two; arenas of 64 MiB that find no room are done without.
+/// 250 MiB with two; malloc() manages without arenas of 64 MiB that find no room.
 std::int64_t library_address_space(int threads);
 
 /// Throws a user error if this process may not map `bytes` more (ulimit -v, ulimit -d). oneDNN,
-/// Open MPI and OpenMP end the process where they are refused memory, so they are not let come to
-/// that.
+/// Open MPI and OpenMP end the process if they cannot get memory, so this check comes first.
 void check_address_space(std::int64_t bytes);
 
-/// Returns the NUMA node next to a PCI device, given as "0000:1B:00.0"; -1 if the system does not
-/// tell. `devices` is sysfs' folder of PCI devices.
+/// Returns the NUMA node next to a PCI device, given as "0000:1B:00.0"; -1 if it is unknown.
+/// `devices` is sysfs' folder of PCI devices.
 int numa_node_of(std::string bus_id, const std::string& devices = "/sys/bus/pci/devices");
 
 /// A scope in which pages that this thread has the kernel allocate come from a NUMA node, if it has

@@ -17,7 +17,7 @@ namespace llamesh::optim {
 /// Returns the moments that an optimizer keeps, with their names in PyTorch and in checkpoints.
 std::vector<sharding::Moment> moments_of(const OptimizerOptions& options);
 
-/// Throws a user error if the options do not fit together, or not to where the parameters are.
+/// Throws a user error if the options contradict one another or the placement of the parameters.
 void check(const OptimizerOptions& options, const sharding::ShardLayout& layout,
            sharding::Offload offload);
 

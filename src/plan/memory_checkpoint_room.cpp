@@ -5,19 +5,19 @@
 #include <algorithm>
 #include <vector>
 
-#include "checkpoint/memory/image_plan.hpp"
 #include "checkpoint/memory/memory_room.hpp"
+#include "checkpoint/memory/snapshot_plan.hpp"
 #include "core/error.hpp"
 #include "device/device.hpp"
 
 namespace llamesh::plan {
 namespace {
 
-/// Returns keys that are equal for ranks with the same shards. They differ from those in images.
-std::vector<checkpoint::ImageKey> keys_of(const train::Setup& setup, std::int64_t shard_bytes) {
+/// Returns keys that are equal for ranks with the same shards. They differ from those in snapshots.
+std::vector<checkpoint::SnapshotKey> keys_of(const train::Setup& setup, std::int64_t shard_bytes) {
   const auto& dims = setup.mesh;
   const auto divided = dims.all() & ~setup.layout->replicated_axes();
-  std::vector<checkpoint::ImageKey> keys;
+  std::vector<checkpoint::SnapshotKey> keys;
   for (int rank = 0; rank < dims.ranks(); ++rank)
     keys.push_back({static_cast<std::uint64_t>(dims.rank_in_group(divided, rank)), shard_bytes});
   return keys;
@@ -25,8 +25,8 @@ std::vector<checkpoint::ImageKey> keys_of(const train::Setup& setup, std::int64_
 
 /// Returns advice on using less memory: "checkpoint.memory.partner=off needs ...".
 std::string advice(const train::PlannedMemory& planned, std::int64_t room) {
-  const auto without = planned.memory_checkpoints - planned.partner_copies;
-  if (planned.partner_copies > 0 && without <= room)
+  const auto without = planned.memory_checkpoints - planned.remote_replicas;
+  if (planned.remote_replicas > 0 && without <= room)
     return fmt::format(
         "checkpoint.memory.partner=off needs {}, checkpoint.memory.every_steps=0 none", without);
   return "use more nodes, or checkpoint.memory.every_steps=0, which needs none";
@@ -35,10 +35,11 @@ std::string advice(const train::PlannedMemory& planned, std::int64_t room) {
 }  // namespace
 
 std::int64_t memory_checkpoint_bytes(const train::Setup& setup, int rank, std::int64_t shard_bytes,
-                                     checkpoint::PartnerCopy partner) {
+                                     checkpoint::RemoteReplicas partner) {
   if (!setup.inputs.checkpoint.memory.enabled()) return 0;
   const auto& [node_of, local_rank_of, host_of, nodes] = setup.topology;
-  const auto kept = checkpoint::kept_images(keys_of(setup, shard_bytes), setup.topology, partner);
+  const auto kept =
+      checkpoint::kept_snapshots(keys_of(setup, shard_bytes), setup.topology, partner);
   const auto by_node = checkpoint::bytes_per_node(kept, nodes);
   std::int64_t bytes = 0;
   for (std::size_t r = 0; r < node_of.size(); ++r)  // a host may have several nodes
@@ -54,7 +55,7 @@ MemoryCheckpointRoom memory_checkpoint_room(const train::Setup& setup,
   const auto of_device = device::kind() == device::Kind::cpu ? planned.peak : 0;
   return {.host = host,
           .limit = setup.inputs.checkpoint.memory.limit,
-          .shared_memory = checkpoint::room_for_images(setup.inputs.run.folder),
+          .shared_memory = checkpoint::room_for_snapshots(setup.inputs.run.folder),
           .left_by_steps = device::host_memory_bytes() -
                            std::ranges::count(hosts, host) * (of_device + planned.on_host)};
 }
@@ -65,8 +66,9 @@ void check_memory_checkpoints(const train::PlannedMemory& planned,
   if (needed == 0) return;
   const auto problem = [&](std::int64_t available, const std::string& why) {
     return fmt::format(
-        "memory checkpoints need {} bytes on {}, {} of them for partner copies, but {}; {}", needed,
-        room.host, planned.partner_copies, why, advice(planned, available));
+        "memory checkpoints need {} bytes on {}, {} of them for replicas on other nodes, but {}; "
+        "{}",
+        needed, room.host, planned.remote_replicas, why, advice(planned, available));
   };
   const auto check_host = [&](std::int64_t available, const std::string& why) {
     validate_host(needed <= available, "{}", problem(available, why));

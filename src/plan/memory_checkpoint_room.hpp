@@ -10,16 +10,16 @@
 namespace llamesh::plan {
 
 /// Returns the bytes that memory checkpoints take on the host of `rank`, for all its ranks, as
-/// checkpoint::bytes_per_node() counts them. `shard_bytes` is the size of one rank's shards in an
-/// image, equal on every rank. 0 if the run has no memory checkpoints. Pure.
+/// checkpoint::bytes_per_node() counts them. `shard_bytes` is the size of one rank's shards in a
+/// snapshot, equal on every rank. 0 if the run has no memory checkpoints. Pure.
 std::int64_t memory_checkpoint_bytes(const train::Setup& setup, int rank, std::int64_t shard_bytes,
-                                     checkpoint::PartnerCopy partner);
+                                     checkpoint::RemoteReplicas partner);
 
 /// Room for memory checkpoints on a host.
 struct MemoryCheckpointRoom {
   std::string host;
   std::int64_t limit = 0;          ///< checkpoint.memory.limit; 0: none
-  std::int64_t shared_memory = 0;  ///< checkpoint::room_for_images()
+  std::int64_t shared_memory = 0;  ///< checkpoint::room_for_snapshots()
   std::int64_t left_by_steps = 0;  ///< host memory that the ranks do not take
 };
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "checkpoint/format/state.hpp"
-#include "checkpoint/memory/image_plan.hpp"
+#include "checkpoint/memory/snapshot_plan.hpp"
 #include "comm/mesh/device_mesh.hpp"
 #include "device/buffer.hpp"
 #include "device/device.hpp"
@@ -53,7 +53,7 @@ class SimulatedRank {
     return numel * size_of(DType::f32);
   }
   /// Returns the bytes of this rank's shards in a memory checkpoint.
-  std::int64_t image_bytes() const { return checkpoint::key_of(saved()).bytes; }
+  std::int64_t snapshot_bytes() const { return checkpoint::key_of(saved()).bytes; }
 
  private:
   checkpoint::State saved() const {
@@ -176,11 +176,11 @@ void record_memory_checkpoints(const train::Setup& setup, const SimulatedRank& s
                                StepPlan& plan) {
   const auto& options = setup.inputs.checkpoint.memory;
   if (!options.enabled()) return;
-  const auto bytes = [&](checkpoint::PartnerCopy partner) {
-    return memory_checkpoint_bytes(setup, plan.rank, simulated.image_bytes(), partner);
+  const auto bytes = [&](checkpoint::RemoteReplicas partner) {
+    return memory_checkpoint_bytes(setup, plan.rank, simulated.snapshot_bytes(), partner);
   };
   plan.memory_checkpoints = bytes(options.partner);
-  plan.partner_copies = plan.memory_checkpoints - bytes(checkpoint::PartnerCopy::off);
+  plan.remote_replicas = plan.memory_checkpoints - bytes(checkpoint::RemoteReplicas::off);
 }
 
 /// Simulates the steps; leaves out the rates, which record_speed() adds.
@@ -207,7 +207,7 @@ StepPlan simulate(device::Simulation& simulation, const train::Setup& setup, int
     simulation.clear_kernel_log();
     simulation.host_waits(exchange);  // the number of tokens
     simulated.passes();
-    plan.valley = meter.in_use();
+    plan.allocated_after_step = meter.in_use();
     plan.peak = meter.peak();
     plan.at_peak = meter.by_use_at_peak();
     simulation.host_waits(exchange);  // loss and norm

@@ -62,7 +62,7 @@ StepPlan plan_fullest_rank(const train::Setup& setup, const device::Hardware& ha
 /// thread count.
 StepPlan plan_on_this_device(const train::Setup& setup, int rank, int threads);
 
-/// GPU memory that no plan counts, by stated amounts that have not been measured yet.
+/// GPU memory outside the plan: assumed amounts that have not been measured yet.
 inline constexpr std::int64_t context_bytes = 512 << 20;      ///< CUDA's context
 inline constexpr std::int64_t gpu_library_bytes = 512 << 20;  ///< kernels, cuBLASLt, cuDNN forward
 inline constexpr std::int64_t nccl_bytes = 1024 << 20;        ///< NCCL's buffers, if ranks > 1
@@ -105,7 +105,7 @@ std::vector<int> peak_memory_candidates(const train::Setup& setup);
 
 /// Resolves `sharding.keep_bf16_weights: auto`. bf16 weights are kept if the peak-memory rank's
 /// step, which `plan()` plans from the current setup, then takes at most nine tenths of `limit`
-/// bytes, or no more than without them. The rest is for memory that no plan knows: a GPU's context,
+/// bytes, or no more than without them. The rest is for memory outside the plan: a GPU's context,
 /// NCCL, cuDNN's scratch. Records the choice in the setup's inputs and in a log line, and returns
 /// the resulting plan. If there is nothing to choose, it returns `plan()`.
 StepPlan plan_bf16_weights(train::Setup& setup, double limit,

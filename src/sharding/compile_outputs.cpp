@@ -4,7 +4,7 @@
 #include "core/error.hpp"
 #include "sharding/spec_compiler.hpp"
 
-// The outputs that a spec names: each must be what the weights make of it.
+// The outputs that a spec names: each must match what the weights imply.
 
 namespace llamesh::sharding {
 
@@ -31,7 +31,7 @@ void SpecCompiler::check_output(const SpecTarget& target, const SpecEntry& entry
     check_residual(entry, by_rows, by_columns);
 }
 
-/// Checks the dim that all data axes divide. `context` is none of them: it divides sequences, on
+/// Checks the dim that all data axes divide. `context` is not one of them: it divides sequences, on
 /// every mesh that has it, so an entry may name it on the second dim or leave it out.
 void SpecCompiler::check_batch(const SpecEntry& entry, AxisSet batch, AxisSet others) const {
   std::vector<std::string> needed;

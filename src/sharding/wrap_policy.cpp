@@ -31,8 +31,8 @@ struct Tree {
   std::vector<std::vector<std::size_t>> parameters;
 };
 
-/// Whether a module may start a unit. The list of layers and the modules around it are never
-/// entered. A tied embedding is used at both ends of the model and stays in the root unit.
+/// Returns true if a module may start a unit. The list of layers and the modules around it are
+/// never entered. A tied embedding is used at both ends of the model and stays in the root unit.
 bool can_be_unit(const ParameterTable& table, std::size_t module) {
   const auto& name = table.modules[module].name;
   const bool holds_layers = table.layer_prefix.starts_with(name + '.');
@@ -137,7 +137,7 @@ std::vector<Line> lines_of(const ShardLayout& layout) {
   return lines;
 }
 
-/// Line count for the layer at `at`, and for how many layers these lines repeat.
+/// Returns how many lines describe the layer at `at`, and how many consecutive layers share them.
 struct Repeated {
   std::size_t lines = 1;
   std::int64_t layers = 1;
@@ -173,8 +173,8 @@ struct Kind {
   bool operator==(const Kind&) const = default;
 };
 
-/// Returns what tells apart the units of one module, of these kinds: " (shard)", " (not sharded)".
-/// A frozen unit is always marked.
+/// Returns the suffix that distinguishes the units of one module: " (shard)", " (not sharded)". A
+/// frozen unit is always marked.
 std::string suffix_of(const Kind& kind, const std::vector<Kind>& kinds,
                       const comm::ParallelDims& dims) {
   const bool by_axes =

@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t max_template_bytes = 16 << 20;
 
-/// Returns the template; for a value that is none, its JSON, which no known template is equal to.
+/// Returns the template; if the value is not one, its JSON, which equals no known template.
 std::optional<std::string> template_in_config(const std::string& name, const std::string& text) {
   const auto parsed = parse_json(text, name);
   const JsonObject config(name, parsed);

@@ -39,7 +39,7 @@ const json& JsonObject::need(std::string_view key) const {
 
 std::string JsonObject::text(std::string_view key) const {
   const json& member = need(key);
-  validate(member.is_string(), "{} is {} instead of a text", at(key), member.type_name());
+  validate(member.is_string(), "expected {} to be a string, got {}", at(key), member.type_name());
   return member.get<std::string>();
 }
 

@@ -147,9 +147,9 @@ struct ChatTemplateText {
 };
 
 /// Returns the template beside a tokenizer, as named for open_tokenizer(): chat_template.jinja, or
-/// `chat_template` in tokenizer_config.json, a text or a list from which it takes the one named
-/// "default". Anything else there is returned as its JSON: a text that is no template. Empty if
-/// there is nothing. Throws a user error that names the file if it is no JSON object.
+/// `chat_template` in tokenizer_config.json, a string, or a list from which it takes the one named
+/// "default". Anything else there is returned as its JSON, which is not a template. Empty if there
+/// is nothing. Throws a user error that names the file if it is not a JSON object.
 std::optional<ChatTemplateText> chat_template_text(const std::string& tokenizer);
 
 /// Chunk's place in its document.

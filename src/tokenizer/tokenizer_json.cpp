@@ -32,7 +32,7 @@ std::array<std::string, 2> parts_of(const std::string& where, const json& merge)
     return {text.substr(0, space), text.substr(space + 1)};
   }
   validate(merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string(),
-           "{} is neither a text nor a pair of texts", where);
+           "expected {} to be a string or a pair of strings", where);
   return {merge[0].get<std::string>(), merge[1].get<std::string>()};
 }
 

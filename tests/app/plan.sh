@@ -79,7 +79,7 @@ for how in "" --check; do
     grep -Eq 'takes [0-9]{7} bytes .*memory.device_limit allows 1000000; use more ranks' "$folder/log" ||
     give_up "a limit: exit code $code"
 done
-# So does a limit for memory checkpoints. Without partner copies they are half as large.
+# So does a limit for memory checkpoints. Without replicas on other nodes they are half as large.
 limited() { "$mpirun" 2 "$llamesh" train inputs/tiny.yaml "run.folder=$folder/refused" mesh.ranks_per_node=1 sharding.strategy=full_shard \
   checkpoint.memory.every_steps=1 "$@" > "$folder/log" 2>&1; }
 limited checkpoint.memory.limit=1000; code=$?
@@ -89,7 +89,7 @@ limited checkpoint.memory.limit=1000; code=$?
 needed=$(sed -n 's/.*need \([0-9]*\) bytes.*/\1/p' "$folder/log")
 limited checkpoint.memory.limit=$((needed / 2)) --check; code=$?
 [[ $code == 78 ]] && grep -q "checkpoint.memory.partner=off needs $((needed / 2)), " "$folder/log" || give_up "half of that limit: exit code $code"
-limited checkpoint.memory.limit=$((needed / 2)) checkpoint.memory.partner=off --check || give_up "that limit without partner copies"
+limited checkpoint.memory.limit=$((needed / 2)) checkpoint.memory.partner=off --check || give_up "that limit without replicas on other nodes"
 grep -Eq 'node memory +memory checkpoints take [0-9.]+ MiB of [0-9]+ MiB in /dev/shm' "$folder/log" || give_up "--check does not show the memory"
 # Only offload meets the same limit for a larger device.
 "$mpirun" 2 "$llamesh" train inputs/tiny.yaml "run.folder=$folder/offload" train.steps=2 memory.device_limit=1400000 \

@@ -198,12 +198,12 @@ TEST_F(Status, PrintsTheReasonOfAFailureOnce) {
   EXPECT_EQ(text.find("the data have changed", at + 1), std::string::npos) << text;
 }
 
-TEST_F(Status, NamesTheCulpritOfTheStateFile) {
+TEST_F(Status, NamesTheFaultyRankOfTheStateFile) {
   write_state({.phase = RunPhase::stopped,
                .reason = "rank 3 on node2 hangs",
                .doing = "training step 8",
-               .culprit_ranks = {3},
-               .culprit_hosts = {"node2"}});
+               .faulty_ranks = {3},
+               .faulty_hosts = {"node2"}});
   const auto failure = json()["failure"];
   EXPECT_EQ(failure["rank"], 3);
   EXPECT_EQ(failure["host"], "node2");
@@ -213,7 +213,7 @@ TEST_F(Status, NamesTheCulpritOfTheStateFile) {
   EXPECT_EQ(failure.size(), 11U);
 }
 
-TEST_F(Status, TakesTheVerdictOfFailureJson) {
+TEST_F(Status, TakesTheDiagnosisOfFailureJson) {
   write_state({});
   const std::string text =
       R"({"kind":"hang","rank":3,"host":"node2","phase":"training","step":8,"axis":"shard",)"

@@ -92,14 +92,14 @@ TEST_F(SuperviseTest, KnowsARunThatWasAskedToStop) {
   EXPECT_FALSE(LaunchRecord(folder_).earlier_failure()) << "known by then";
 }
 
-TEST_F(SuperviseTest, TakesCulpritsFromTheVerdict) {
+TEST_F(SuperviseTest, TakesFaultyHostsFromTheDiagnosis) {
   const LaunchRecord record(folder_);
   write_run_state(folder_, {.phase = RunPhase::stopped,
                             .step = 20,
                             .exit_code = ExitCode::stopped_early,
                             .reason = "rank 1 on n1 and rank 2 on n2 cannot reach each other",
-                            .culprit_ranks = {1, 2},
-                            .culprit_hosts = {"n1", "n2"}});
+                            .faulty_ranks = {1, 2},
+                            .faulty_hosts = {"n1", "n2"}});
   write_failure(folder_, {.kind = "link",
                           .rank = 1,
                           .host = "n1",

@@ -64,7 +64,7 @@ for async in false true; do
   preload=$roomy bad 74 "No space left on device" checkpoint.async=$async
 done
 
-# Nothing can be written, not even why the run ended: the next start says it, by what the ranks have
+# Nothing can be written, not even why the run ended: the next launch says it, by what the ranks have
 # left in /dev/shm.
 what="no room for state.json"
 rm -rf "$folder/disk/filler" "$folder/disk/run"
@@ -80,7 +80,7 @@ rm -f "$folder/disk/filler"
 "$llamesh" status "$folder/disk/run" > "$folder/log" 2>&1
 grep -q ': failed' "$folder/log" && grep -q 'could not write state.json' "$folder/log" || give_up "$what: llamesh status does not say it"
 train 20
-grep -qF "by its flight records: $said" "$folder/log" || give_up "$what: the next start does not say '$said'"
+grep -qF "by its flight records: $said" "$folder/log" || give_up "$what: the next launch does not say '$said'"
 echo "$what: $(grep -o 'by its flight records.*' "$folder/log" | sed "s|$folder|...|g")"
 rm -rf "$folder/disk/run"
 good 4

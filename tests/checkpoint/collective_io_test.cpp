@@ -49,7 +49,7 @@ class CollectiveIo : public testing::Test {
     std::promise<Diagnosis> alarm;
     auto reported = alarm.get_future();
     comm::Watchdog watchdog(
-        world(), [&](const Diagnosis& verdict) { alarm.set_value(verdict); },
+        world(), [&](const Diagnosis& diagnosis) { alarm.set_value(diagnosis); },
         {.interval = 20ms, .silence = never, .in_a_collective = 200ms, .answer = 5000ms});
     watchdog.begin(comm::Activity::saving, 20, never);
     open();
@@ -57,13 +57,15 @@ class CollectiveIo : public testing::Test {
     EXPECT_EQ(reported.wait_for(stretched(60s)), std::future_status::ready);
     return reported.get();
   }
-  void expect_named(const std::optional<Diagnosis>& verdict, const std::string& collective) const {
-    if (!verdict || verdict->line.empty()) return;  // another rank told us
-    EXPECT_EQ(verdict->kind, "late");
-    EXPECT_EQ(verdict->ranks, std::vector{late_rank()});
-    EXPECT_NE(verdict->line.find(" has not come to the " + collective + " for "), std::string::npos)
-        << verdict->line;
-    EXPECT_TRUE(verdict->line.ends_with(" s: it is saving step 20")) << verdict->line;
+  void expect_named(const std::optional<Diagnosis>& diagnosis,
+                    const std::string& collective) const {
+    if (!diagnosis || diagnosis->line.empty()) return;  // another rank has reported
+    EXPECT_EQ(diagnosis->kind, "late");
+    EXPECT_EQ(diagnosis->ranks, std::vector{late_rank()});
+    EXPECT_NE(diagnosis->line.find(" has not come to the " + collective + " for "),
+              std::string::npos)
+        << diagnosis->line;
+    EXPECT_TRUE(diagnosis->line.ends_with(" s: it is saving step 20")) << diagnosis->line;
   }
 
   Folder folder_;

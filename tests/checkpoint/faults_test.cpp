@@ -301,7 +301,7 @@ class SmallDisk {
   bool ok_;
 };
 
-TEST(Faults, WhatAKilledSaveHasLeftGoesAtTheNextStart) {
+TEST(Faults, LeftoversOfAKilledSaveAreRemovedAtTheNextLaunch) {
   const Folder folder;
   const SmallDisk disk(folder.path(), "size=512k");
   if (!disk.ok()) GTEST_SKIP() << "no right to mount a tmpfs";
@@ -339,7 +339,7 @@ TEST(Faults, ASecondJobIsRefused) {
 }
 
 /// Covers the moment between lock and name, and a file with other content.
-TEST(Faults, AJobThatHasNotGivenItsNameIsToldAsSuch) {
+TEST(Faults, AJobWithoutANameIsReported) {
   const Folder folder;
   const std::pair<const char*, const char*> cases[] = {
       {"", "another job, which has not given its name yet, is writing into "},

@@ -147,7 +147,7 @@ refused "is not a valid size" convert --from "$folder/first" --to "hf:$folder/x"
 refused "is not a valid size" convert --from "$folder/first" --to "hf:$folder/x" --max-shard-size 9223372036854775807GB
 refused "File name too long" inspect "$(printf 'x%.0s' {1..300})"
 "$mpirun" 2 "$llamesh" convert --from hf: --to "$folder/x" > "$folder/log" 2>&1
-[[ $(grep -c "does not name a folder" "$folder/log") == 1 ]] || give_up "an error of all ranks is told by each"
+[[ $(grep -c "does not name a folder" "$folder/log") == 1 ]] || give_up "every rank prints an error common to all"
 refused "is unknown" convert --from "$folder/first" --to "hf:$folder/x" --dtype fp8
 refused "is not a folder\|does not exist" convert --from "hf:$folder/none" --to "$folder/x"
 refused "does not exist" convert --from "$folder/none" --to "hf:$folder/x"

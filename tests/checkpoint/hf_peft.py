@@ -41,9 +41,9 @@ def run(llamesh, ranks, *arguments):
 
 
 def loss_of_llamesh(llamesh, work, *model):
-    told = run(llamesh, 1, "evaluate", *model, f"{work}/tokens.bin", "--token-dtype", "uint16", "--sequence-length",
+    printed = run(llamesh, 1, "evaluate", *model, f"{work}/tokens.bin", "--token-dtype", "uint16", "--sequence-length",
                LENGTH, "--json")
-    return json.loads(told)["loss"]
+    return json.loads(printed)["loss"]
 
 
 def logits_of(model, stream):

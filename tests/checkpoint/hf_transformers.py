@@ -87,7 +87,7 @@ def check_training(llamesh, name, work, length=32, rows=9):
     convert(llamesh, 2, f"{work}/{name}.run", f"hf:{work}/{name}.trained")
     command = ["evaluate", f"{work}/{name}.trained", f"{work}/tokens.bin", "--token-dtype", "uint16"]
     command += ["--sequence-length", str(length), "--json"]
-    told = subprocess.run([*mpirun, "1", llamesh, *command], check=True, stdout=subprocess.PIPE)
+    printed = subprocess.run([*mpirun, "1", llamesh, *command], check=True, stdout=subprocess.PIPE)
     stream = torch.from_numpy(tokens.astype("i8"))
     original = load(folder, torch.float32)
     losses = []
@@ -97,8 +97,8 @@ def check_training(llamesh, name, work, length=32, rows=9):
         losses.append(torch.nn.functional.cross_entropy(logits.flatten(0, 1), stream[1:]).item())
     before, after = losses
     assert after < before - 1e-3, (name, before, after)
-    difference = abs(after - json.loads(told.stdout)["loss"])
-    assert difference < 2e-5, (name, after, told.stdout)
+    difference = abs(after - json.loads(printed.stdout)["loss"])
+    assert difference < 2e-5, (name, after, printed.stdout)
     return difference
 
 

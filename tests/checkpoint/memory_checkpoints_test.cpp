@@ -19,8 +19,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using checkpoint::MemoryCheckpoints;
-using checkpoint::MemoryImage;
-using checkpoint::PartnerCopy;
+using checkpoint::MemorySnapshot;
+using checkpoint::RemoteReplicas;
 
 void flip_bit(const fs::path& file, std::int64_t at) {
   auto bytes = Descriptor::to_write(file, O_RDWR);
@@ -37,7 +37,7 @@ TEST(MemoryCheckpoints, FoldersOfNodesThatTheHostNoLongerHasAreRemoved) {
   run.save(Job(1), 1);
   world().barrier();
   EXPECT_FALSE(fs::exists(stale));
-  EXPECT_FALSE(run.images_of(1).empty());
+  EXPECT_FALSE(run.snapshots_of(1).empty());
 }
 
 TEST(MemoryCheckpoints, AnIdentityThatCannotBeReadIsReplaced) {
@@ -60,34 +60,34 @@ TEST(MemoryCheckpoints, ANewStartContinuesFromTheNewestOfTwoSteps) {
     EXPECT_EQ(run.resume(job), 3);
     EXPECT_EQ(run.resume(job), 3) << "it stays";
     world().barrier();
-    EXPECT_TRUE(run.images_of(1).empty());
-    EXPECT_FALSE(run.images_of(2).empty());
+    EXPECT_TRUE(run.snapshots_of(1).empty());
+    EXPECT_FALSE(run.snapshots_of(2).empty());
   }
 }
 
 TEST(MemoryCheckpoints, ATornStepGivesWayToTheOneBefore) {
-  const MemoryRun run(PartnerCopy::off);
+  const MemoryRun run(RemoteReplicas::off);
   const Job job(1);
   run.save(job, 3);
   MemoryRun::alone([&] {
-    const auto torn = run.images_of(3).back();
-    MemoryImage(torn, MemoryImage::read_header(torn)->key.bytes, 0).invalidate();
+    const auto torn = run.snapshots_of(3).back();
+    MemorySnapshot(torn, MemorySnapshot::read_header(torn)->key.bytes, 0).invalidate();
   });
   EXPECT_EQ(run.resume(job), 2);
 }
 
-TEST(MemoryCheckpoints, WhatResumedFromAnOlderStepReplacesTheNewerImages) {
-  const MemoryRun run(PartnerCopy::off);
+TEST(MemoryCheckpoints, WhatResumedFromAnOlderStepReplacesTheNewerSnapshots) {
+  const MemoryRun run(RemoteReplicas::off);
   const Job job(1);
   run.save(job, 3);
-  MemoryRun::alone([&] { flip_bit(run.images_of(3).back(), 5000); });
+  MemoryRun::alone([&] { flip_bit(run.snapshots_of(3).back(), 5000); });
   {
     auto memory = run.start();
     ASSERT_EQ(memory.resume(job.state(), -1)->step, 2);
     memory.reserve(job.state());
     world().barrier();
-    EXPECT_TRUE(run.images_of(3).empty()) << "of the first start";
-    EXPECT_FALSE(run.images_of(2).empty()) << "still the newest";
+    EXPECT_TRUE(run.snapshots_of(3).empty()) << "of the first launch";
+    EXPECT_FALSE(run.snapshots_of(2).empty()) << "still the newest";
     world().barrier();
     job.fill(3);
     memory.save(job.state(), progress(3), -1);
@@ -95,44 +95,44 @@ TEST(MemoryCheckpoints, WhatResumedFromAnOlderStepReplacesTheNewerImages) {
   EXPECT_EQ(run.resume(job), 3);
 }
 
-TEST(MemoryCheckpoints, ADamagedImageIsFoundWhereverTheBitIs) {
+TEST(MemoryCheckpoints, ADamagedSnapshotIsFoundWhereverTheBitIs) {
   const Job job(1);
-  const auto bytes = checkpoint::image_bytes(key_of(job.state()).bytes, 0);
+  const auto bytes = checkpoint::snapshot_bytes(key_of(job.state()).bytes, 0);
   const auto smallest = world().min(bytes);
   for (const std::int64_t at : {std::int64_t{20}, std::int64_t{4096}, smallest / 2, smallest - 9,
                                 smallest + 5}) {  // header, shards, hashes, text
-    for (const auto partner : {PartnerCopy::off, PartnerCopy::automatic}) {
+    for (const auto partner : {RemoteReplicas::off, RemoteReplicas::automatic}) {
       const MemoryRun run(partner);
       run.save(job, 3);
       MemoryRun::alone([&] {
-        for (const auto& image : run.images_of(3, 0)) flip_bit(image, at);
+        for (const auto& snapshot : run.snapshots_of(3, 0)) flip_bit(snapshot, at);
       });
-      const bool has_copies = partner == PartnerCopy::automatic && run.topology.nodes > 1;
+      const bool has_copies = partner == RemoteReplicas::automatic && run.topology.nodes > 1;
       EXPECT_EQ(run.resume(job), has_copies ? 3 : 2) << "byte " << at;
     }
   }
 }
 
-TEST(MemoryCheckpoints, ADamagedImageIsReplacedByItsCopyOnAnotherNode) {
+TEST(MemoryCheckpoints, ADamagedSnapshotIsReplacedByItsCopyOnAnotherNode) {
   if (world().size() < 2) return;
   for (const int replicate : {1, 2}) {
     const MemoryRun run;
     const Job job(replicate);
     run.save(job, 3);
-    MemoryRun::alone([&] { flip_bit(run.images_of(3, 0).front(), 5000); });
+    MemoryRun::alone([&] { flip_bit(run.snapshots_of(3, 0).front(), 5000); });
     EXPECT_EQ(run.resume(job), 3);
     MemoryRun::alone([&] {
-      for (const auto& image : run.images_of(3)) flip_bit(image, 5000);
+      for (const auto& snapshot : run.snapshots_of(3)) flip_bit(snapshot, 5000);
     });
     EXPECT_EQ(run.resume(job), 2);
     MemoryRun::alone([&] {
-      for (const auto& image : run.images_of(2)) flip_bit(image, 5000);
+      for (const auto& snapshot : run.snapshots_of(2)) flip_bit(snapshot, 5000);
     });
     EXPECT_EQ(run.resume(job), -1);
   }
 }
 
-TEST(MemoryCheckpoints, ALostNodeReceivesFromReplicasAndPartners) {
+TEST(MemoryCheckpoints, ALostNodeReceivesFromAllReplicas) {
   if (world().size() < 2) return;
   for (const int lost : {0, 1}) {
     for (const int replicate : {1, 2, world().size()}) {
@@ -151,7 +151,7 @@ TEST(MemoryCheckpoints, ALostNodeReceivesFromReplicasAndPartners) {
       MemoryRun::alone([&] { run.lose(1 - lost); });
       EXPECT_EQ(run.resume(job), 4) << "the new node has copies again";
     }
-    const MemoryRun run(PartnerCopy::off);
+    const MemoryRun run(RemoteReplicas::off);
     const Job job(1);
     run.save(job, 3);
     MemoryRun::alone([&] { run.lose(lost); });
@@ -218,7 +218,7 @@ TEST(MemoryCheckpoints, AFolderThatWasRemovedAndMadeAgainIsAnotherRun) {
   auto memory = run.start();
   memory.reserve(job.state());
   world().barrier();
-  EXPECT_TRUE(run.images_of(3).empty());
+  EXPECT_TRUE(run.snapshots_of(3).empty());
 }
 
 TEST(MemoryCheckpoints, WhoeverResumesMayRefuseBeforeTheStateIsTouched) {
@@ -290,7 +290,7 @@ TEST(MemoryCheckpoints, OnlyTheJobThatMadeThemLastRemovesThem) {
   MemoryRun::alone([&] {
     EXPECT_FALSE(removes("of-an-earlier-start"));
     EXPECT_FALSE(removes(job_of_rank_0 + "1"));
-    EXPECT_FALSE(run.images_of(1, 0).empty());
+    EXPECT_FALSE(run.snapshots_of(1, 0).empty());
     EXPECT_TRUE(removes(job_of_rank_0));
   });
 }
@@ -312,12 +312,12 @@ TEST(MemoryCheckpoints, TooLittleMemoryIsOneLine) {
   ASSERT_EQ(statvfs(mine.c_str(), &room), 0);
   const auto bytes = static_cast<std::int64_t>(room.f_blocks * room.f_frsize);
   if (bytes == 0) GTEST_SKIP() << "/dev/shm has no limit here";
-  const auto image = mine / fmt::format("image-{}", world().rank());
-  const auto line = error_of([&] { MemoryImage(image, 2 * bytes, 0); });
+  const auto snapshot = mine / fmt::format("snapshot-{}", world().rank());
+  const auto line = error_of([&] { MemorySnapshot(snapshot, 2 * bytes, 0); });
   EXPECT_NE(line.find("no room for a memory checkpoint of "), std::string::npos) << line;
 }
 
-TEST(MemoryImages, HoldShardsOfAnyTypeAndSize) {
+TEST(MemorySnapshots, HoldShardsOfAnyTypeAndSize) {
   const TemporaryFolder folder;
   const Job job(1);
   auto state = job.state();
@@ -325,12 +325,13 @@ TEST(MemoryImages, HoldShardsOfAnyTypeAndSize) {
     shard = Tensor(shard.data(), DType::bf16, {std::max<std::int64_t>(shard.numel() - 3, 0)});
   state.groups[2].shards[0] = {};
   job.fill(4);
-  MemoryImage image(folder.path("image"), key_of(state).bytes, 1000);
-  EXPECT_FALSE(image.header());
-  image.fill(state, to_text(progress(3)), {.run = 1, .start = 2, .step = 3, .key = key_of(state)});
-  EXPECT_TRUE(image.is_intact());
-  EXPECT_EQ(image.progress(), progress(3));
-  EXPECT_EQ(image.step(), 3);
+  MemorySnapshot snapshot(folder.path("snapshot"), key_of(state).bytes, 1000);
+  EXPECT_FALSE(snapshot.header());
+  snapshot.fill(state, to_text(progress(3)),
+                {.run = 1, .launch = 2, .step = 3, .key = key_of(state)});
+  EXPECT_TRUE(snapshot.is_intact());
+  EXPECT_EQ(snapshot.progress(), progress(3));
+  EXPECT_EQ(snapshot.step(), 3);
   std::vector<std::string> before;
   const auto bytes_of = [&] {
     std::vector<std::string> all;
@@ -343,10 +344,10 @@ TEST(MemoryImages, HoldShardsOfAnyTypeAndSize) {
   const auto expected = bytes_of();
   job.fill(5);
   EXPECT_NE(bytes_of(), expected);
-  image.load(state);
+  snapshot.load(state);
   EXPECT_EQ(bytes_of(), expected);
-  fs::resize_file(folder.path("image"), 4096 + key_of(state).bytes);
-  EXPECT_FALSE(MemoryImage::read_header(folder.path("image"))) << "cut off";
+  fs::resize_file(folder.path("snapshot"), 4096 + key_of(state).bytes);
+  EXPECT_FALSE(MemorySnapshot::read_header(folder.path("snapshot"))) << "cut off";
 }
 
 }  // namespace

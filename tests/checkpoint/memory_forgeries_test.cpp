@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "captured_log.hpp"
-#include "forged_image.hpp"
+#include "forged_snapshot.hpp"
 #include "memory_run.hpp"
 
 // Memory checkpoints whose hashes are right and whose contents are not.
@@ -13,21 +13,21 @@
 namespace llamesh::test {
 namespace {
 
-using checkpoint::ImageHeader;
-using checkpoint::PartnerCopy;
+using checkpoint::RemoteReplicas;
+using checkpoint::SnapshotHeader;
 using nlohmann::json;
 
 constexpr std::int64_t beyond = std::int64_t{1} << 62U;
 
-/// Change of an image, and the reason for which it is not used.
+/// Change of a snapshot, and the reason for which it is not used.
 struct Forgery {
   std::string reason;
   std::function<void(const std::filesystem::path& file)> make;
 };
 
-Forgery in_header(const std::string& reason, const std::function<void(ImageHeader&)>& change) {
+Forgery in_header(const std::string& reason, const std::function<void(SnapshotHeader&)>& change) {
   return {reason, [=](const auto& file) {
-            forge(file, [&](ImageHeader& header, std::string&) { change(header); });
+            forge(file, [&](SnapshotHeader& header, std::string&) { change(header); });
           }};
 }
 
@@ -37,7 +37,7 @@ Forgery in_text(const std::string& reason, const std::function<void(json&)>& cha
 
 Forgery with_text(const std::string& reason, const std::string& text) {
   return {reason, [=](const auto& file) {
-            forge(file, [&](ImageHeader&, std::string& was) { was = text; });
+            forge(file, [&](SnapshotHeader&, std::string& was) { was = text; });
           }};
 }
 
@@ -45,25 +45,25 @@ std::vector<Forgery> forgeries() {
   std::vector<Forgery> all{
       in_header("its step is 4611686018427387904", [](auto& h) { h.step = beyond; }),
       in_header("its step is -1", [](auto& h) { h.step = -1; }),
-      in_header("of step 7 by its header and of step 3 by its text", [](auto& h) { h.step = 7; }),
+      in_header("its header says step 7, its JSON step 3", [](auto& h) { h.step = 7; }),
       in_header("of step 3 and names step 4 on disk", [](auto& h) { h.disk_step = 4; }),
       in_header("of step 3 and names step -2 on disk", [](auto& h) { h.disk_step = -2; }),
       in_header("its key is 0000000000000007", [](auto& h) { h.key.hash = 7; }),
       in_header("its shards have ", [](auto& h) { h.key.bytes += 64; }),
       in_header("its shards have -1 bytes", [](auto& h) { h.key.bytes = -1; }),
-      in_header("where its header says ", [](auto& h) { h.text_bytes = 1 << 20U; }),
-      in_header("its text has 1099511627776 bytes",
-                [](auto& h) { h.text_bytes = std::int64_t{1} << 40U; }),
-      in_header("its text has -1 bytes", [](auto& h) { h.text_bytes = -1; }),
-      in_header("not valid JSON", [](auto& h) { --h.text_bytes; }),
-      in_header("not valid JSON", [](auto& h) { ++h.text_bytes; }),
-      in_text("by its header and of step 4 by its text", [](json& text) { text["step"] = 4; }),
+      in_header("where its header says ", [](auto& h) { h.json_bytes = 1 << 20U; }),
+      in_header("its JSON has 1099511627776 bytes",
+                [](auto& h) { h.json_bytes = std::int64_t{1} << 40U; }),
+      in_header("its JSON has -1 bytes", [](auto& h) { h.json_bytes = -1; }),
+      in_header("not valid JSON", [](auto& h) { --h.json_bytes; }),
+      in_header("not valid JSON", [](auto& h) { ++h.json_bytes; }),
+      in_text("its header says step 3, its JSON step 4", [](json& text) { text["step"] = 4; }),
       in_text("base: path: there is none", [](json& text) { text["base"] = json::object(); }),
       in_text("base: hash: '1' is no hash",
               [](json& text) {
                 text["base"] = {{"path", "/model"}, {"hash", "1"}};
               }),
-      in_text("it holds all weights, but its text names a base model",
+      in_text("it holds all weights, but its JSON names a base model",
               [](json& text) {
                 text["base"] = {{"path", "/model"}, {"hash", "0123456789abcdef"}};
               }),
@@ -90,11 +90,11 @@ TEST(MemoryForgeries, GiveWayByNameToTheStepBefore) {
   const Job job(1);
   for (const auto& [reason, make] : forgeries()) {
     SCOPED_TRACE(reason);
-    const MemoryRun run(PartnerCopy::off);
+    const MemoryRun run(RemoteReplicas::off);
     run.save(job, 3);
     std::vector<std::filesystem::path> files;
     MemoryRun::alone([&, &forge_one = make] {
-      files = run.images_of(3);
+      files = run.snapshots_of(3);
       std::ranges::for_each(files, forge_one);
     });
     const CapturedLog log;
@@ -115,19 +115,19 @@ TEST(MemoryForgeries, AreReplacedByCopiesOnAnotherNode) {
   const Job job(1);
   run.save(job, 3);
   MemoryRun::alone([&] {
-    for (const auto& file : run.images_of(3, 0))
+    for (const auto& file : run.snapshots_of(3, 0))
       forge_text(file, [](json& text) { text.erase("tokens"); });
   });
   EXPECT_EQ(run.resume(job), 3);
 }
 
 TEST(MemoryForgeries, GiveWayToTheDiskIfThereIsNoOtherStep) {
-  const MemoryRun run(PartnerCopy::off);
+  const MemoryRun run(RemoteReplicas::off);
   const Job job(1);
   run.save(job, 3, /*disk_step=*/1);
   MemoryRun::alone([&] {
     for (const int step : {2, 3})
-      for (const auto& file : run.images_of(step))
+      for (const auto& file : run.snapshots_of(step))
         forge_text(file, [](json& text) { text.erase("config"); });
   });
   job.fill(9);
@@ -143,15 +143,15 @@ TEST(MemoryForgeries, GiveWayToTheDiskIfThereIsNoOtherStep) {
 // Each rank's text is right by itself.
 TEST(MemoryForgeries, RanksWhoseTextsDifferDoNotResumeFromThem) {
   if (world().size() == 1) return;
-  const MemoryRun run(PartnerCopy::off);
+  const MemoryRun run(RemoteReplicas::off);
   const Job job(1);
   run.save(job, 3);
   MemoryRun::alone(
-      [&] { forge_text(run.images_of(3).back(), [](json& text) { text["tokens"] = 31; }); });
+      [&] { forge_text(run.snapshots_of(3).back(), [](json& text) { text["tokens"] = 31; }); });
   const CapturedLog log;
   EXPECT_EQ(run.resume(job), 2);
   if (world().rank() == 0) {
-    EXPECT_TRUE(log.has("its text differs from that of ")) << log.text();
+    EXPECT_TRUE(log.has("its JSON differs from that of ")) << log.text();
   }
 }
 

@@ -16,7 +16,7 @@ namespace llamesh::test {
 /// A run folder, with memory checkpoints on two nodes if the world can be divided.
 class MemoryRun {
  public:
-  explicit MemoryRun(checkpoint::PartnerCopy partner = checkpoint::PartnerCopy::automatic)
+  explicit MemoryRun(checkpoint::RemoteReplicas partner = checkpoint::RemoteReplicas::automatic)
       : topology(
             comm::discover_topology(world(), world().size() % 2 == 0 ? world().size() / 2 : 0)),
         options{.every_steps = 1, .partner = partner} {
@@ -41,14 +41,14 @@ class MemoryRun {
       if (world().rank() == 0) work();
     });
   }
-  /// Returns the files of a step's images on all nodes or one.
-  std::vector<std::filesystem::path> images_of(std::int64_t step, int only_node = -1) const {
+  /// Returns the files of a step's snapshots on all nodes or one.
+  std::vector<std::filesystem::path> snapshots_of(std::int64_t step, int only_node = -1) const {
     std::vector<std::filesystem::path> found;
     for (int node = 0; node < topology.nodes; ++node) {
       if (only_node >= 0 && node != only_node) continue;
       std::error_code error;
       for (const auto& file : std::filesystem::directory_iterator(node_folder(node), error))
-        if (const auto header = checkpoint::MemoryImage::read_header(file.path());
+        if (const auto header = checkpoint::MemorySnapshot::read_header(file.path());
             header && header->step == step)
           found.push_back(file.path());
     }
@@ -69,7 +69,7 @@ class MemoryRun {
     memory.wait();
     job.fill(0);
   }
-  /// Resumes in a new start and checks the numbers. Returns the step, or -1 if nothing was used.
+  /// Resumes in a new launch and checks the numbers. Returns the step, or -1 if nothing was used.
   std::int64_t resume(const Job& job, std::int64_t disk_step = -1) const {
     auto memory = start();
     const auto got = memory.resume(job.state(), disk_step);

@@ -52,7 +52,7 @@ TEST(PeftFolder, InF64IsRoundedToFp32) {
   }
 }
 
-TEST(PeftFolder, WithAPickledFileIsToldHowToBeSaved) {
+TEST(PeftFolder, APickledFileIsRefusedWithAdvice) {
   const test::TemporaryFolder folder;
   folder.write("adapter_model.bin", "");
   const auto error = test::error_of([&] { PeftFolder(folder.path(), small_table()); });

@@ -126,21 +126,21 @@ release_timeout() {
   flock -u 7
 }
 
-# strike: injects the fault. Sets to_blame, a pattern for failure.json (on one line), and culprit, a
-# pattern for the logs if the job ends before its ranks give a verdict. If two nodes do not hear
+# strike: injects the fault. Sets to_blame, a pattern for failure.json (on one line), and faulty, a
+# pattern for the logs if the job ends before its ranks give a diagnosis. If two nodes do not hear
 # each other, either may be cut off.
 strike() {
   local process both="\"detail\": \"[^\"]*(\b$host\b[^\"]*\bnode$peer\b|\bnode$peer\b[^\"]*\b$host\b)"
   local lost="\"kind\": \"(lost|killed|vanished)\".*\"host\": \"$host\""
   case $fault in
-    kill-rank) kill -KILL "$(rank "$victim" "$run")"; culprit="rank $victim on $host |$host: task $victim: Killed" ;;
-    stop-rank) kill -STOP "$(rank "$victim" "$run")"; culprit="rank $victim on $host " ;;
-    power-off) cluster node "$node" off; culprit="rank [0-9]* on $host |Node failure on $host" ;;
+    kill-rank) kill -KILL "$(rank "$victim" "$run")"; faulty="rank $victim on $host |$host: task $victim: Killed" ;;
+    stop-rank) kill -STOP "$(rank "$victim" "$run")"; faulty="rank $victim on $host " ;;
+    power-off) cluster node "$node" off; faulty="rank [0-9]* on $host |Node failure on $host" ;;
     kill-slurmd) cluster slurmd "$node" kill ;;
     kill-slurmstepd) for process in $(slurmstepds "$node" 0); do kill -KILL "$process"; done ;;
     stop-slurmctld) cluster slurmctld stop ;;
-    cut-pair*) cluster pair "$node" "$peer" down; culprit="rank [0-9]* on $host and rank [0-9]* on node$peer cannot reach" ;;
-    cut-node*) cluster link "$node" down; culprit="rank [0-9]* on $host |Node failure on $host" ;;
+    cut-pair*) cluster pair "$node" "$peer" down; faulty="rank [0-9]* on $host and rank [0-9]* on node$peer cannot reach" ;;
+    cut-node*) cluster link "$node" down; faulty="rank [0-9]* on $host |Node failure on $host" ;;
     SIGUSR2 | SIGTERM) within 30 controller_answers; scancel --signal="${fault#SIG}" "$job" ;;
     requeue) within 30 controller_answers; scontrol requeue "$job" ;;
     walltime) ;;  # comes by itself
@@ -171,7 +171,7 @@ lasts() {
     cut-pair-2s) echo 2 ;;
     cut-pair-45s) echo 45 ;;
     stop-slurmctld) echo 10 ;;
-    cut-node-300s) if [[ -n $verdict ]]; then echo 0; else echo 100; fi ;;  # Slurm waits for the node
+    cut-node-300s) if [[ -n $ended_after ]]; then echo 0; else echo 100; fi ;;  # Slurm waits for the node
     *) echo "$limit" ;;
   esac
 }
@@ -179,7 +179,7 @@ lasts() {
 # slurm_alone_waits: succeeds if the run is done or stopped and no rank is left, but the job is not over. Either srun
 # waits: over a cut link, slurmstepd gives up after five tries (half a minute here) to tell srun that a task has ended,
 # and a job with two `sleep` tasks hangs likewise. Or Slurm has queued the job again and does not start it, as long as
-# its first start has not ended on a node that was cut off.
+# its first launch has not ended on a node that was cut off.
 slurm_alone_waits() {
   [[ $(state_of "$run" state) =~ ^(done|stopped)$ ]] && no_ranks "$run" || return
   logged "srun: First task exited 60s ago" || state_is PENDING
@@ -188,7 +188,7 @@ slurm_alone_waits() {
 # shellcheck disable=SC2086  # several process ids
 alive() { kill -0 $hit 2>/dev/null; }
 
-# count_lost: notes what each new start resumed from, and how many steps it lost. Call it often.
+# count_lost: notes what each new launch resumed from, and how many steps it lost. Call it often.
 count_lost() {
   local lines line step from
   mapfile -t lines < <(grep -o 'resumed after step .*' "$run/log.txt" 2>/dev/null)
@@ -206,18 +206,18 @@ count_lost() {
 }
 
 # follow: waits until the run has ended, and submits it again if its exit code asks for that. Sets
-# outcome; verdict, the seconds until the start that was hit had ended; and said, the seconds until
+# outcome; ended_after, the seconds until the launch that was hit had ended; and said, the seconds until
 # failure.json was written. Keeps that file.
 follow() {
   local struck=$1 state mended=no code resubmitted=0 newest=0 resumes=0
-  outcome='' verdict='' said=''
+  outcome='' ended_after='' said=''
   until [[ -n $outcome ]]; do
     sleep 0.2
     count_lost
     state=$(field JobState 2>/dev/null)
-    if [[ -z $verdict ]] && ! alive; then verdict=$(in_seconds $(($(now) - struck))); fi
+    if [[ -z $ended_after ]] && ! alive; then ended_after=$(in_seconds $(($(now) - struck))); fi
     if [[ -z $said && -e $run/failure.json ]]; then said=$(in_seconds $(($(now) - struck))); fi
-    if [[ -n $said && -n $verdict && ! -e $scenario.failure ]]; then cp "$run/failure.json" "$scenario.failure"; fi
+    if [[ -n $said && -n $ended_after && ! -e $scenario.failure ]]; then cp "$run/failure.json" "$scenario.failure"; fi
     if [[ $mended == no ]] && { [[ -n $state && $state != RUNNING ]] || (($(now) - struck > 1000 * $(lasts))); }; then
       mend
     fi
@@ -278,12 +278,12 @@ judge() {
 # named: prints whether failure.json, or Slurm's log if there is none, names the victim. It need not
 # if the run was over by then or continued regardless.
 named() {
-  if [[ -z $culprit || $phase == end ]] || { [[ $(field Restarts) == 0 && -z $codes ]] && ! logged "retrying in\|the run failed in step"; }
+  if [[ -z $faulty || $phase == end ]] || { [[ $(field Restarts) == 0 && -z $codes ]] && ! logged "retrying in\|the run failed in step"; }
   then echo -; return; fi
   if [[ -e $scenario.failure ]] && ! grep -q '"kind": "error"' "$scenario.failure"; then
     tr '\n' ' ' <"$scenario.failure" | grep -qE "$to_blame" && echo named || echo "WRONGLY named"
   else
-    grep -qE "$culprit" "$scenario".*.log "$run/log.txt" "$run/state.json" && echo named || echo "not named"
+    grep -qE "$faulty" "$scenario".*.log "$run/log.txt" "$run/state.json" && echo named || echo "not named"
   fi
 }
 
@@ -292,8 +292,8 @@ goodput() { tr -d '\n ' <"$1/state.json" | sed -n 's/.*"goodput":{\([^}]*\)}.*/\
 
 # try_seed: makes one run with one fault.
 try_seed() {
-  local mesh size per_node strategy fault victim node peer host run=run-$seed unbroken job codes='' culprit='' to_blame=''
-  local hit moment delay started struck phase outcome verdict said begin options=() memory=()
+  local mesh size per_node strategy fault victim node peer host run=run-$seed unbroken job codes='' faulty='' to_blame=''
+  local hit moment delay started struck phase outcome ended_after said begin options=() memory=()
   begin=$(now)
   mesh=${meshes[$(draw mesh ${#meshes[@]})]}
   read -r size per_node strategy <<<"$mesh"
@@ -324,8 +324,8 @@ try_seed() {
   judge
   if [[ $fault != walltime ]]; then goodput "$run" >"$scenario.goodput"; fi  # most of that is the test's own delay
   printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$seed" "${size}x$per_node $strategy${memory:+, memory}" "$fault" \
-    "$(in_seconds $((struck - started)))" "$phase" "$outcome" "${verdict:--}" "$(in_seconds $(($(now) - begin)))" "$(named)" \
-    "${codes# }" "${said:-$verdict}" >"$scenario.result"
+    "$(in_seconds $((struck - started)))" "$phase" "$outcome" "${ended_after:--}" "$(in_seconds $(($(now) - begin)))" "$(named)" \
+    "${codes# }" "${said:-$ended_after}" >"$scenario.result"
   [[ $outcome == "same weights" || $outcome == "other mesh" ]]
 }
 
@@ -377,18 +377,18 @@ cat seed-*.result | awk -F'\t' '
   $6 == "HUNG" { ++hung[$3] }
   $6 == "WRONG CODE" || $6 == "FAILED" { ++wrong[$3] }
   $9 == "named" { ++named[$3]; ++all_named; if ($11 + 0 <= 40) ++in_time }
-  $9 != "-" { ++culprits[$3]; ++all_culprits }
+  $9 != "-" { ++faulty[$3]; ++all_faulty }
   $7 + 0 > worst[$3] { worst[$3] = $7 + 0 }
   END {
     printf "\n%-16s %5s %12s %5s %5s %10s %9s %13s\n",
       "fault", "runs", "same weights", "lost", "hung", "wrong code", "named", "worst, s"
     for (f in seen) {
       printf "%-16s %5d %12d %5d %5d %10d %9s %13.1f\n", f, n[f], good[f], lost[f], hung[f], wrong[f],
-        culprits[f] ? named[f] + 0 "/" culprits[f] : "-", worst[f] | "sort"
+        faulty[f] ? named[f] + 0 "/" faulty[f] : "-", worst[f] | "sort"
       ok += good[f]
     }
     close("sort")
     printf "%d of %d runs ended with the weights of the unbroken run, %d on another mesh\n", ok, all, other
-    printf "%d of %d culprits were named, %d of them within 40 s\n", all_named, all_culprits, in_time
+    printf "%d of %d faulty ranks were named, %d of them within 40 s\n", all_named, all_faulty, in_time
     exit ok + other != all
   }'

@@ -32,13 +32,13 @@ work_in() {
   cd "$work" || exit 1
 }
 
-# tell TEXT: sets the text beside the scenario's name in the table.
-tell() { echo "$*" >"$work/$scenario.told"; }
-told() { cat "$work/$scenario.told" 2>/dev/null; }
+# report_line TEXT: sets the text beside the scenario's name in the table.
+report_line() { echo "$*" >"$work/$scenario.reported"; }
+reported_line() { cat "$work/$scenario.reported" 2>/dev/null; }
 
 # bad TEXT: fails the scenario, and shows Slurm's state and the logs.
 bad() {
-  tell "$1"
+  report_line "$1"
   echo "FAILED: $1"
   sinfo -N -l
   squeue -t all -o '%i %j %T %r %N %M'

@@ -18,14 +18,14 @@ export OMPI_MCA_mpi_yield_when_idle=1
 
 # run_scenarios NODES SCENARIO...: runs them one after the other on these nodes.
 run_scenarios() {
-  local nodes=$1 scenario verdict started
+  local nodes=$1 scenario result started
   shift
   for scenario in "$@"; do
     started=$SECONDS
-    if ("$scenario" && nothing_left) >"$scenario.out" 2>&1; then verdict=ok; else verdict=FAILED; fi
-    printf '%-22s %-6s %4d s  %s\n' "$scenario" $verdict $((SECONDS - started)) "$(told)"
+    if ("$scenario" && nothing_left) >"$scenario.out" 2>&1; then result=ok; else result=FAILED; fi
+    printf '%-22s %-6s %4d s  %s\n' "$scenario" $result $((SECONDS - started)) "$(reported_line)"
     sed -n 's/^table: /    /p' "$scenario.out"
-    echo "$scenario" >>"$verdict.list"
+    echo "$scenario" >>"$result.list"
     clean_up
   done
 }

@@ -28,7 +28,7 @@ essential=(
 
 # Time from srun to the first step, on 4 nodes with 1 and 4 ranks each: the best of three.
 startup() {
-  local ranks try folder begin took best told=
+  local ranks try folder begin took best times=
   for ranks in 1 4; do
     best=999999
     for try in 1 2 3; do
@@ -41,11 +41,11 @@ startup() {
       wait || bad "the run failed"
       best=$((took < best ? took : best))
     done
-    told+="${told:+, }$best ms with $ranks a node"
-    # 1.2 and 2 s on idle cores. A start that waits for somebody's time-out takes 30 s and more.
+    times+="${times:+, }$best ms with $ranks a node"
+    # 1.2 and 2 s on idle cores. A launch that waits for somebody's time-out takes 30 s and more.
     ((best <= 1000 * $(stretched 15))) || bad "first step $best ms after srun with $ranks ranks a node"
   done
-  tell "first step after srun, on 4 nodes: $told"
+  report_line "first step after srun, on 4 nodes: $times"
 }
 
 templates() {
@@ -63,14 +63,14 @@ templates() {
     number=$((number + 1))
   done
   ((number == 9)) || bad "$number templates, not 9"
-  tell "$number templates pass sbatch --test-only"
+  report_line "$number templates pass sbatch --test-only"
 }
 
 single_node() {
   submit single-node single -- train.steps=10
   ended 40 COMPLETED 0
   [[ $(step_of single) == 10 ]] || bad "step $(step_of single), not 10"
-  tell "1 node x 2 ranks, 10 steps"
+  report_line "1 node x 2 ranks, 10 steps"
 }
 
 # A dependent job exports the best checkpoint. lm-eval is not installed here: the log has its command.
@@ -93,7 +93,7 @@ evaluated() {
   echo "$job" >>"$scenario.jobs"
   ended 30 FAILED 78
   has_to_log "has no file BEST: train with checkpoint.keep_best=1"
-  tell "$name exported after job $training"
+  report_line "$name exported after job $training"
 }
 
 multi_node() {
@@ -102,7 +102,7 @@ multi_node() {
   log_of_job | grep -q 'mesh replicate=2 x shard=2' 2>/dev/null ||
     grep -q 'replicate=2 x shard=2' "$(last_of unbroken)/manifest.json" || bad "not a mesh of 2 x 2"
   llamesh verify "$(last_of unbroken)" || bad "its last checkpoint is not good"
-  tell "2 nodes x 2 ranks, hybrid_shard, $steps steps"
+  report_line "2 nodes x 2 ranks, hybrid_shard, $steps steps"
 }
 
 sweep() {
@@ -115,7 +115,7 @@ sweep() {
     grep -q 's of walltime left' "sweep/optimizer.lr=$value/log.txt" || bad "the task of $value does not know its walltime"
   done
   [[ $(cat sweep/*/metrics.jsonl | sed -n 's/^{"step":5,"loss":\([^,]*\).*/\1/p' | sort -u | wc -l) == 4 ]] || bad "the losses do not differ"
-  tell "4 tasks, 4 losses"
+  report_line "4 tasks, 4 losses"
 }
 
 # Runs the commands in docs/first-run.md as written, but for those that need a model and data of the
@@ -143,7 +143,7 @@ documentation() {
       touch*) within 20 stopped_by_halt || bad "it does not stop" ;;
     esac
   done
-  tell "${#all[@]} commands of docs/first-run.md: resumed after step $(resumed runs/first)"
+  report_line "${#all[@]} commands of docs/first-run.md: resumed after step $(resumed runs/first)"
   cd ..
 }
 goes_on_again() { [[ -n $(resumed runs/first) ]]; }
@@ -168,7 +168,7 @@ fewer_nodes() {
   cd ..
   ended 40 FAILED 75
   has_to_log "mesh replicate=4 x shard=2"
-  tell "4 nodes x 2 ranks: stopped after step $(step_of range/runs/range)"
+  report_line "4 nodes x 2 ranks: stopped after step $(step_of range/runs/range)"
 }
 
 # --- mistakes
@@ -178,7 +178,7 @@ config_error() {
   ended 30 FAILED 78
   has_to_log "did you mean 'train.steps'"
   [[ $(field Restarts) == 0 ]] || bad "it was requeued"
-  tell "exit code 78, not requeued"
+  report_line "exit code 78, not requeued"
 }
 
 # One node has too little memory for memory checkpoints.
@@ -190,7 +190,7 @@ no_room_in_memory() {
   [[ $(log_of_job | grep -c '^llamesh: ') == 1 ]] || bad "not one line"
   has_to_log "memory checkpoints need [0-9]* bytes on node2, .* but /dev/shm has [0-9]* there"
   [[ ! -e no-room/metrics.jsonl ]] || bad "it has trained"
-  tell "exit code 78, one line"
+  report_line "exit code 78, one line"
 }
 
 # Each node has its own /tmp.
@@ -201,7 +201,7 @@ own_folders() {
   for host in "/tmp/own-run on node2" "the one on node1"; do has_to_log "$host"; done
   has_to_log "a file system that all of them mount"
   cluster on 1 test -e /tmp/own-run/metrics.jsonl && bad "it has trained"
-  tell "$(log_of_job | sed -n 's/^llamesh: .*run.folder: //p' | cut -c 1-60)"
+  report_line "$(log_of_job | sed -n 's/^llamesh: .*run.folder: //p' | cut -c 1-60)"
 }
 
 without_pmix() {
@@ -210,7 +210,7 @@ without_pmix() {
   [[ $code == 78 ]] || bad "exit code $code, not 78"
   [[ $(grep -c '^llamesh: ' "$scenario.0.log") == 1 ]] || bad "not one line that says why"
   [[ ! -e lone ]] || bad "a run folder was made"
-  tell "$(sed -n 's/^llamesh: //p' "$scenario.0.log" | cut -c 1-80)"
+  report_line "$(sed -n 's/^llamesh: //p' "$scenario.0.log" | cut -c 1-80)"
 }
 
 # llamesh is neither on the PATH nor in a module, for every template.
@@ -227,7 +227,7 @@ no_program() {
     [[ $(field Restarts) == 0 ]] || bad "$template: it was requeued"
     [[ $(tail -n 1 "$scenario.$job"*.log) == "llamesh is not found:"* ]] || bad "$template: the last line does not say why"
   done
-  tell "exit code 78 of 7 templates, not requeued"
+  report_line "exit code 78 of 7 templates, not requeued"
 }
 
 # Nothing is launched if the run folder has a halt file.
@@ -238,7 +238,7 @@ halted_before() {
   ended 20 FAILED 78
   [[ $(log_of_job) == "halted-before/halt exists: "* && $(log_of_job | wc -l) == 1 ]] || bad "not one line that says why"
   [[ ! -e halted-before/state.json ]] || bad "it was launched"
-  tell "78: $(log_of_job)"
+  report_line "78: $(log_of_job)"
 }
 
 # --- a rank dies
@@ -257,11 +257,11 @@ rank_killed_in_step() {
   kill -KILL "$held"
   ended 15 FAILED 75 137  # from the ranks that noticed, or from SIGKILL
   nothing_left
-  verdict_is rank-killed "rank 3 on node$node has sent no heartbeat" 3 "\"node$node\""
+  diagnosis_is rank-killed "rank 3 on node$node has sent no heartbeat" 3 "\"node$node\""
   local code
   code=$(exit_code)
   goes_on rank-killed
-  tell "exit code $code, submitted again: resumed after step $(resumed rank-killed), same weights"
+  report_line "exit code $code, submitted again: resumed after step $(resumed rank-killed), same weights"
 }
 
 rank_killed_in_save() {
@@ -279,7 +279,7 @@ rank_killed_in_save() {
   saving save-killed || bad "no save was hit in $try tries"
   nothing_left
   goes_on save-killed
-  tell "in try $try, submitted again: resumed after step $(resumed save-killed), same weights"
+  report_line "in try $try, submitted again: resumed after step $(resumed save-killed), same weights"
 }
 
 # A rank never reaches MPI_Init. Any other rank may report it, and srun returns 75 or a signal's
@@ -295,7 +295,7 @@ never_in_mpi_init() {
   local code
   code=$(exit_code)
   goes_on never-there
-  tell "exit code $code after 3 s in MPI_Init, submitted again: same weights"
+  report_line "exit code $code after 3 s in MPI_Init, submitted again: same weights"
 }
 
 # A rank dies before MPI_Init, where the others wait for it. srun tells them to end, and Slurm's
@@ -310,7 +310,7 @@ killed_in_mpi_init() {
   local begin=$SECONDS
   ended 20 FAILED 75 137
   nothing_left
-  tell "exit code $(exit_code), $((SECONDS - begin)) s after the rank was killed"
+  report_line "exit code $(exit_code), $((SECONDS - begin)) s after the rank was killed"
 }
 
 # --- the run is asked to stop
@@ -329,7 +329,7 @@ stopped_before_main() {
   [[ $(field Restarts) == 1 ]] || bad "$(field Restarts) restarts, not 1"
   logged "retrying in" && bad "it was launched again at once"
   same_weights before-main
-  tell "$(log_of_job | sed -n 's/.*\(stopped early .*\): job.*/\1/p'), requeued, same weights"
+  report_line "$(log_of_job | sed -n 's/.*\(stopped early .*\): job.*/\1/p'), requeued, same weights"
 }
 
 # stopped_early RUN: checks that the job ended with 75 and a checkpoint of its last step.
@@ -347,7 +347,7 @@ stopped_early() {
   goes_on "$1"
   [[ $(resumed "$1") == "$step" ]] || bad "resumed after step $(resumed "$1"), not $step"
   [[ $(state_of "$1" state) == done ]] || bad "state.json says $(state_of "$1" state), not done"
-  tell "75, $reason; submitted again: resumed after step $step, same weights"
+  report_line "75, $reason; submitted again: resumed after step $step, same weights"
 }
 
 signalled() {
@@ -375,7 +375,7 @@ second_term() {
   done
   code=$(exit_code)
   goes_on second-term
-  tell "exit code $code, submitted again: resumed after step $(resumed second-term), same weights"
+  report_line "exit code $code, submitted again: resumed after step $(resumed second-term), same weights"
 }
 
 halt_file() {
@@ -395,7 +395,7 @@ ended_after_restarts() {
   ended 180 COMPLETED 0
   [[ $(field Restarts) == "$2" ]] || bad "$(field Restarts) restarts, not $2"
   same_weights "$1"
-  tell "requeued, resumed after step $(resumed "$1"), same weights"
+  report_line "requeued, resumed after step $(resumed "$1"), same weights"
 }
 
 requeue_template() {
@@ -433,7 +433,7 @@ second_try() {
   launch=$(sed -n 's/.* startup: launch \([0-9]*\)\..*/\1/p' second-try/log.txt)
   run_time=$(date -u -d "1970-01-01 $(field RunTime)" +%s)
   ((launch + 20 <= run_time)) || bad "the launch took $launch s in the log, of $run_time s with the first one's 20"
-  tell "the second launch took $launch s"
+  report_line "the second launch took $launch s"
 }
 
 # The last task of an array has the array's id as its own, which to Slurm's commands means all tasks.
@@ -452,7 +452,7 @@ array_task_requeued() {
     [[ $(step_of "array-$task") == "$steps" ]] || bad "task $task has ended at step $(step_of "array-$task")"
     [[ $(job=${job}_$task field Restarts) == "$task" ]] || bad "task $task was requeued $(job=${job}_$task field Restarts) times"
   done
-  tell "one task was requeued, resumed after step $(resumed array-1); the other one went on"
+  report_line "one task was requeued, resumed after step $(resumed array-1); the other one went on"
 }
 
 # Slurm sends SIGTERM first, and the run saves.
@@ -472,7 +472,7 @@ cancelled() {
   state_is CANCELLED || bad "the job is $(field JobState), not CANCELLED"
   [[ $(field Restarts) == 0 ]] || bad "it was requeued"
   [[ $(state_of cancelled state) == stopped ]] || bad "state.json says $(state_of cancelled state), not stopped"
-  tell "not requeued; saved step $(state_of cancelled step)"
+  report_line "not requeued; saved step $(state_of cancelled step)"
 }
 
 job_chain() {
@@ -491,7 +491,7 @@ job_chain() {
   job=${links[2]}; ended 1 COMPLETED 0
   has_to_log "chained is done"
   same_weights chained
-  tell "3 links: stopped, done after resuming at step $(resumed chained), nothing left to do"
+  report_line "3 links: stopped, done after resuming at step $(resumed chained), nothing left to do"
 }
 
 # llamesh reserves the last of two minutes. The start sleeps through most of the first one, so that
@@ -504,13 +504,13 @@ walltime() {
   ended 100 FAILED 75
   [[ $(state_of walltime state) == stopped ]] || bad "state.json says $(state_of walltime state), not stopped"
   llamesh verify "walltime/checkpoints/step_$(printf %08d "$(state_of walltime step)")" || bad "no checkpoint of its last step"
-  tell "75, $(state_of walltime reason), after $(field RunTime) of $(field TimeLimit)"
+  report_line "75, $(state_of walltime reason), after $(field RunTime) of $(field TimeLimit)"
 }
 
 # starts_are N RUN: succeeds if the run trains for the N-th time after the same step.
 starts_are() { [[ $(state_of "$2" starts_here) == "$1" && $(state_of "$2" state) == running ]]; }
 
-# Each start ends before it has saved anything. The third one refuses.
+# Each launch ends before it has saved anything. The third one refuses.
 no_progress() {
   submit requeue no-progress -- train.steps=1000000 checkpoint.every_steps=1000000
   local start
@@ -523,8 +523,8 @@ no_progress() {
   within 40 state_is FAILED
   ended 1 FAILED 93
   [[ $(state_of no-progress state) == failed ]] || bad "state.json says $(state_of no-progress state), not failed"
-  has_to_log "the start before (job $job) was killed, lost its node, or could not write"
-  tell "exit code 93 in restart $(field Restarts), not requeued"
+  has_to_log "the previous launch (job $job) was killed, lost its node, or could not write"
+  report_line "exit code 93 in restart $(field Restarts), not requeued"
 }
 
 # --- the cluster itself
@@ -537,7 +537,7 @@ slurmctld_stopped() {
   cluster slurmctld start
   ended 40 COMPLETED 0
   same_weights headless
-  tell "the run went on, same weights"
+  report_line "the run went on, same weights"
 }
 
 # The ranks end with 75 while slurmctld is down: the script waits for it to queue the job again.
@@ -551,7 +551,7 @@ slurmctld_away_at_the_end() {
   cluster slurmctld start
   ended 60 COMPLETED 0
   same_weights away
-  tell "the run was requeued by a script that had waited for slurmctld, same weights"
+  report_line "the run was requeued by a script that had waited for slurmctld, same weights"
 }
 
 slurmd_killed() {
@@ -564,7 +564,7 @@ slurmd_killed() {
   cluster slurmd "$node" start
   ended 40 COMPLETED 0
   same_weights no-slurmd
-  tell "the run went on, same weights"
+  report_line "the run went on, same weights"
 }
 
 node_killed() {
@@ -594,7 +594,7 @@ node_range() {
   ended 40 COMPLETED 0
   on_two_nodes
   cluster node "$node" on
-  tell "3 nodes, then 2 after scontrol update: resumed after step $(resumed node-range)"
+  report_line "3 nodes, then 2 after scontrol update: resumed after step $(resumed node-range)"
 }
 on_two_nodes() { has_to_log "mesh replicate=2 x shard=2"; }
 
@@ -611,7 +611,7 @@ bad_node() {
   has_to_log "has not started in five launches .* is requeued without node7$"
   [[ $(field ExcNodeList) == 'node[1-5,9-14],node7' ]] || bad "excluded are $(field ExcNodeList), not node[1-5,9-14],node7"
   same_weights bad-node
-  tell "tried five times, then requeued without node7: same weights"
+  report_line "tried five times, then requeued without node7: same weights"
 }
 
 # Leftovers of an earlier start on a node block the first two job steps, as after a network cut that
@@ -627,7 +627,7 @@ stale_step() {
   has_to_log "has not started .* retrying in 5 s"
   [[ $(field Restarts) == 0 ]] || bad "it was requeued"
   same_weights stale-step
-  tell "launched three times, same weights"
+  report_line "launched three times, same weights"
 }
 
 # The killed slurmstepd leaves its PMIx socket behind. This blocks the step with the same number
@@ -676,15 +676,15 @@ relaunched() {
 # blames RUN HOST: checks that the run's list of bad nodes has only this one.
 blames() { [[ $(sed -n 's/.*"host": "\(.*\)",/\1/p' "$1/bad_nodes.json" | sort -u) == "$2" ]] || bad "$(cat "$1/bad_nodes.json")"; }
 
-# seconds_to_step RUN: prints the seconds from the verdict to the first step after it. If Slurm ended the ranks before
+# seconds_to_step RUN: prints the seconds from the diagnosis to the first step after it. If Slurm ended the ranks before
 # they gave one, it is supervise's.
 seconds_to_step() {
-  local verdict first
-  verdict=$(sed -n 's/.*"time": "\(.*\)",/\1/p' "$1/bad_nodes.json" | head -n 1)
-  grep -q '"kind": "lost"' "$1/failure.json" && verdict=$(sed -n 's/.*"at": "\(.*\)"/\1/p' "$1/failure.json")
-  verdict=$(date +%s -d "$verdict")
+  local diagnosis first
+  diagnosis=$(sed -n 's/.*"time": "\(.*\)",/\1/p' "$1/bad_nodes.json" | head -n 1)
+  grep -q '"kind": "lost"' "$1/failure.json" && diagnosis=$(sed -n 's/.*"at": "\(.*\)"/\1/p' "$1/failure.json")
+  diagnosis=$(date +%s -d "$diagnosis")
   first=$(sed -n '/"event":"resume"/,$s/^{"step":.*"time":\([0-9]*\).*/\1/p' "$1/metrics.jsonl" | head -n 1)
-  echo $((first - verdict))
+  echo $((first - diagnosis))
 }
 
 # spare_after RUN STRATEGY FAULT LOST: injects a fault on the second node, whose first rank holds the run. The spare
@@ -698,7 +698,7 @@ spare_after() {
   continued_from_memory "$run" "$4"
   blames "$run" "node$node"
   took=$(seconds_to_step "$run")
-  tell "from memory after step $(resumed "$run"), $(lost_steps "$run") steps lost, first step $took s after the verdict, same weights"
+  report_line "from memory after step $(resumed "$run"), $(lost_steps "$run") steps lost, first step $took s after the diagnosis, same weights"
 }
 
 # Each node has all shards.
@@ -713,7 +713,7 @@ blamed() { sed -n 's/.*"host": "node\(.*\)",/\1/p' "$1/bad_nodes.json" | head -n
 # shellcheck disable=SC2086  # several nodes
 nothing_in_memory() { [[ -z $(images $nodes) ]] || bad "memory checkpoints are left on $(images $nodes)"; }
 
-# The other node has partner copies; if the newest have not arrived, those of the memory checkpoint before.
+# The other node has replicas; if the newest have not arrived, those of the memory checkpoint before.
 spare_after_rank_stopped() {
   spare_after spare-for-rank full_shard rank_off 9
   same_weights spare-for-rank full_shard
@@ -729,7 +729,7 @@ handed_down() {
   relaunched handed-down
   has_to_log "mesh replicate=2 x shard=2"
   same_weights handed-down
-  tell "relaunched, resumed after step $(resumed handed-down), same weights"
+  report_line "relaunched, resumed after step $(resumed handed-down), same weights"
 }
 
 # The remaining node has all shards.
@@ -743,7 +743,7 @@ shrunk_after_node_killed() {
   has_to_log "continues on 1 of 2 nodes"
   continued_from_memory shrunk 5
   llamesh verify "$(last_of shrunk)" || bad "its last checkpoint is not good"
-  tell "on 1 node instead of 2: from memory after step $(resumed shrunk), $(lost_steps shrunk) steps lost"
+  report_line "on 1 node instead of 2: from memory after step $(resumed shrunk), $(lost_steps shrunk) steps lost"
 }
 
 # The job releases the remaining node, with nothing left in its memory.
@@ -782,7 +782,7 @@ all_spares_bad() {
   has_to_log "continues on 1 of 2 nodes"
   llamesh verify "$(last_of spares-bad)" || bad "its last checkpoint is not good"
   (($(resumed spares-bad) % 10 == 0)) || bad "it was resumed after step $(resumed spares-bad), which is not on disk"
-  tell "on 1 node instead of 2: resumed from disk after step $(resumed spares-bad)"
+  report_line "on 1 node instead of 2: resumed from disk after step $(resumed spares-bad)"
 }
 
 # A rank of the second launch is killed as soon as it appears.
@@ -797,7 +797,7 @@ killed_again_at_once() {
   relaunched killed-again
   continued_from_memory killed-again 5
   same_weights killed-again
-  tell "resumed after step $(resumed killed-again), same weights"
+  report_line "resumed after step $(resumed killed-again), same weights"
 }
 rank_is_there() { [[ -n $(rank "$1" "$2") ]]; }
 
@@ -806,7 +806,7 @@ rank_is_there() { [[ -n $(rank "$1" "$2") ]]; }
 slow_node_left_out() {
   local rate=100mbit nodes="1 2 3 4"
   trap 'cluster rate 2 full' EXIT
-  cluster rate 2 $rate || { tell "no tc, or no tbf in the kernel"; return; }
+  cluster rate 2 $rate || { report_line "no tc, or no tbf in the kernel"; return; }
   SPARES=1 submit resilient slow-node --nodes=4 --ntasks-per-node=1
   ended 90 COMPLETED 0
   blames slow-node node2
@@ -817,7 +817,7 @@ slow_node_left_out() {
   ended 90 COMPLETED 0
   [[ ! -e slow-node/bad_nodes.json ]] || bad "a node is left out without a spare: $(cat slow-node/bad_nodes.json)"
   grep -q "links on node2: link " slow-node/log.txt || bad "log.txt does not name node2"
-  tell "$(sed -n 's/.*links on node2: link \(.*\)/\1/p' slow-node/log.txt | tail -n 1)"
+  report_line "$(sed -n 's/.*links on node2: link \(.*\)/\1/p' slow-node/log.txt | tail -n 1)"
 }
 
 # Slurm does not end a job with --no-kill when its batch node dies: the guard cleans the other nodes' memory and queues
@@ -848,7 +848,7 @@ ends_by_itself() {
   local begin=$SECONDS
   within 60 no_ranks "$1" || bad "ranks still hang after $((SECONDS - begin)) s: $(ranks "$1")"
   past "$1" $steps && bad "it was over before anything went wrong"
-  tell "the run ended after $((SECONDS - begin)) s"
+  report_line "the run ended after $((SECONDS - begin)) s"
 }
 
 link_cut() {
@@ -863,14 +863,14 @@ link_cut() {
   [[ $ended == 0 ]] || exit 1
   within 60 no_jobs || bad "the job has not ended"
   nothing_left
-  first=$(told)
+  first=$(reported_line)
   clean_up
   goes_on link-cut
-  tell "$first; submitted again: resumed after step $(resumed link-cut), same weights"
+  report_line "$first; submitted again: resumed after step $(resumed link-cut), same weights"
 }
 
-# verdict_is RUN TEXT RANKS HOSTS: checks the verdict on stderr, in log.txt, in the job's comment and in state.json.
-verdict_is() {
+# diagnosis_is RUN TEXT RANKS HOSTS: checks the diagnosis on stderr, in log.txt, in the job's comment and in state.json.
+diagnosis_is() {
   has_to_log "^llamesh: $2"
   recorded_is "$@"
 }
@@ -879,7 +879,7 @@ recorded_is() {
   state=$(tr -d ' \n' <"$1/state.json")
   grep -q "$2" "$1/log.txt" || bad "log.txt does not say '$2'"
   [[ $(state_of "$1" reason) == "$2"* ]] || bad "state.json has the reason '$(state_of "$1" reason)'"
-  [[ $state == *"\"culprit_ranks\":[$3],\"culprit_hosts\":[$4],"* ]] || bad "unexpected culprits in state.json: $state"
+  [[ $state == *"\"culprit_ranks\":[$3],\"culprit_hosts\":[$4],"* ]] || bad "unexpected faulty ranks in state.json: $state"
   scontrol show job "$job" | grep -q "Comment=$2" || bad "the job's comment is not '$2'"
 }
 
@@ -898,13 +898,13 @@ cut_pair() {
   begin=$SECONDS
   cluster pair "$one" "$other" down
   kill -CONT "$process"
-  within 40 says_why "$run" || bad "no verdict after $((SECONDS - begin)) s: $(cat "$run/state.json")"
+  within 40 says_why "$run" || bad "no diagnosis after $((SECONDS - begin)) s: $(cat "$run/state.json")"
   said=$((SECONDS - begin))
   within 45 no_ranks "$run"
   ended=$?
   cluster pair "$one" "$other" up
-  [[ $ended == 0 ]] || bad "the verdict came after $said s, and ranks still hang 45 s later: $(ranks "$run")"
-  tell "verdict after $said s, ended after $((SECONDS - begin)) s: $(sed -n 's/.*"doing": "\(.*\)",/\1/p' "$run/state.json")"
+  [[ $ended == 0 ]] || bad "the diagnosis came after $said s, and ranks still hang 45 s later: $(ranks "$run")"
+  report_line "diagnosis after $said s, ended after $((SECONDS - begin)) s: $(sed -n 's/.*"doing": "\(.*\)",/\1/p' "$run/state.json")"
   within 20 no_jobs || bad "the job has not ended"
   nothing_left
   # srun gets no line from a node that cannot reach the first one.
@@ -937,7 +937,7 @@ pair_cut_in_save() {
 
 # cut_node RUN NODES RANK SILENT: starts a run with two ranks per node and cuts off RANK's node.
 # Slurm waits for the node, as at sites, and the node still reaches the run folder, as all nodes do
-# here. The verdict must name rank SILENT.
+# here. The diagnosis must name rank SILENT.
 cut_node() {
   local run=$1 node blamed begin said ended
   slurmd_timeout 300
@@ -953,20 +953,20 @@ cut_node() {
   cluster link "$node" up
   within 60 no_jobs || scancel "$job"
   slurmd_timeout
-  [[ $ended == 0 ]] || bad "ranks still hang a minute after the verdict: $(ranks "$run")"
+  [[ $ended == 0 ]] || bad "ranks still hang a minute after the diagnosis: $(ranks "$run")"
   nothing_left
-  verdict_is "$run" "rank $4 on node$blamed has sent no heartbeat" "$4" "\"node$blamed\""
+  diagnosis_is "$run" "rank $4 on node$blamed has sent no heartbeat" "$4" "\"node$blamed\""
   grep -q '"kind": "lost"' "$run/failure.json" && grep -q "\"host\": \"node$blamed\"" "$run/failure.json" || bad "$(cat "$run/failure.json")"
-  tell "verdict after $said s, ended after $((SECONDS - begin)) s: $(state_of "$run" reason | sed 's/.*; //')"
+  report_line "diagnosis after $said s, ended after $((SECONDS - begin)) s: $(state_of "$run" reason | sed 's/.*; //')"
 }
 
-# The cut node hears nobody either, and leaves the verdict to the others.
+# The cut node hears nobody either, and leaves the diagnosis to the others.
 node_cut() {
   cut_node node-cut 4 4 5
   grep -q '"reason": ".*; node[0-9]* answers no other host"' node-cut/state.json || bad "$(cat node-cut/state.json)"
 }
 
-# With two nodes, either may be cut off: the one with rank 0 gives the verdict, and says so.
+# With two nodes, either may be cut off: the one with rank 0 gives the diagnosis, and says so.
 node_cut_of_two() {
   cut_node node-cut-of-two 2 2 3
   grep -q '"reason": ".* hears from 1 of 2 hosts, its own included: either side may be cut off"' node-cut-of-two/state.json ||
@@ -981,11 +981,11 @@ rank_stopped() {
   within 20 no_jobs || bad "the job has not ended"
   ended 1 FAILED 70 75
   nothing_left
-  verdict_is rank-stopped "rank 2 on node$stopped has sent no heartbeat" 2 "\"node$stopped\""
+  diagnosis_is rank-stopped "rank 2 on node$stopped has sent no heartbeat" 2 "\"node$stopped\""
   local first
-  first="$(told) with $(exit_code)"
+  first="$(reported_line) with $(exit_code)"
   goes_on rank-stopped
-  tell "$first; submitted again: resumed after step $(resumed rank-stopped), same weights"
+  report_line "$first; submitted again: resumed after step $(resumed rank-stopped), same weights"
 }
 
 # --- preflight
@@ -994,7 +994,7 @@ preflight() {
   submit preflight checked
   ended 40 COMPLETED 0
   [[ ! -e checked/metrics.jsonl ]] || bad "it has trained"
-  tell "0, and not trained"
+  report_line "0, and not trained"
 }
 
 # node1's llamesh differs from that on the two others.
@@ -1009,7 +1009,7 @@ preflight_bad_node() {
   ended 1 FAILED 1
   has_to_log "exit code 75"
   has_to_log "--exclude=node1$"
-  tell "$(log_of_job | grep -o -- '--exclude=[^ ]*' | head -n 1)"
+  report_line "$(log_of_job | grep -o -- '--exclude=[^ ]*' | head -n 1)"
 }
 
 # --- traffic between nodes
@@ -1049,5 +1049,5 @@ traffic() {
       bad "$strategy: $((long - short)) bytes between the nodes, $counted counted"
   done
   ((full_shard > hybrid_shard)) || bad "full_shard sends no more than hybrid_shard"
-  tell "within 5 % of what is counted; full_shard sends $(awk "BEGIN { printf \"%.1f\", $full_shard / $hybrid_shard }") x as much"
+  report_line "within 5 % of what is counted; full_shard sends $(awk "BEGIN { printf \"%.1f\", $full_shard / $hybrid_shard }") x as much"
 }

@@ -52,11 +52,11 @@ TEST(Trace, ScopesNestAndThreadsAreApart) {
   EXPECT_TRUE(trace.take().events.empty());
 }
 
-std::string told;  // by the profiler
+std::string said;  // by the profiler
 
 TEST(Trace, ShowsRangesInAProfilerWhileItIsOn) {
   static constexpr Trace::Ranges profiler{
-      [](const char* title) { told += title + std::string("("); }, [] { told += ")"; }};
+      [](const char* title) { said += title + std::string("("); }, [] { said += ")"; }};
   Trace::show_ranges_in(profiler);
   auto& trace = Trace::instance();
   { const TraceRange before("all-gather", "layers.1", "shard"); }
@@ -71,7 +71,7 @@ TEST(Trace, ShowsRangesInAProfilerWhileItIsOn) {
     const TraceRange longer("all-gather", "layers.5", "");
     trace.stop();
   }
-  EXPECT_EQ(told,
+  EXPECT_EQ(said,
             "step 7(forward layers.3(all-gather layers.4 along shard()barrier()))"
             "all-gather layers.5()");
   EXPECT_EQ(trace.take().events.size(), 2U);

@@ -147,10 +147,10 @@ TEST_F(Change, OfTheTokenizerIsNoticed) {
   };
   const auto before = with("/gpt2.json");
   EXPECT_EQ(difference(before, with("/gpt2.json")), "");
-  const auto told = difference(before, with("/llama2.json"));
-  EXPECT_NE(told.find("the tokenizer '" + options_.tokenizer + "' has other tokens"),
+  const auto said = difference(before, with("/llama2.json"));
+  EXPECT_NE(said.find("the tokenizer '" + options_.tokenizer + "' has other tokens"),
             std::string::npos)
-      << told;
+      << said;
   options_.tokenizer = "byte";
   EXPECT_NE(difference(before, of(text)), "");
 }
@@ -204,9 +204,9 @@ TEST_F(Change, OfTheChatTemplateNamesIt) {
   EXPECT_EQ(to_text(before).find("loss_on"), std::string::npos);
   options_.chat_template = ChatTemplate::chatml;
   const auto chatml = now();
-  const auto told = "data.chat_template is chatml; it was plain; set data.chat_template=plain";
+  const auto said = "data.chat_template is chatml; it was plain; set data.chat_template=plain";
   EXPECT_EQ(difference(parse_fingerprint(to_text(before)).value(), chatml),
-            told + std::string(" to continue"));
+            said + std::string(" to continue"));
   EXPECT_EQ(
       difference(parse_fingerprint(to_text(chatml)).value(), before),
       "data.chat_template is plain; it was chatml; set data.chat_template=chatml to continue");

@@ -31,7 +31,7 @@ class LimitedTo {
   struct rlimit before_ {};
 };
 
-TEST(AddressSpace, ALimitThatLeavesTooLittleIsToldWithTheNumbers) {
+TEST(AddressSpace, ALimitThatLeavesTooLittleIsReported) {
   if (test::sanitized) GTEST_SKIP() << "AddressSanitizer maps terabytes";
   std::string error;
   {

@@ -176,7 +176,7 @@ TEST_F(BufferTest, ViewsLieWithinIt) {
 
 TEST_F(BufferTest, SaysWhatToDoWhenThereIsNoMemory) {
   const ScopedAllocation allocation(77);
-  const auto told = [] {
+  const auto said = [] {
     try {
       const Buffer buffer(std::int64_t{1} << 60);
     } catch (const Error& error) {
@@ -186,9 +186,9 @@ TEST_F(BufferTest, SaysWhatToDoWhenThereIsNoMemory) {
     return std::string("2^60 bytes were allocated");
   };
   const std::string what = "cannot allocate 1152921504606846976 bytes (77 are in use)";
-  EXPECT_EQ(told(), what);
+  EXPECT_EQ(said(), what);
   advise_on_memory("lower train.micro_batch");
-  EXPECT_EQ(told(), what + "; lower train.micro_batch");
+  EXPECT_EQ(said(), what + "; lower train.micro_batch");
   advise_on_memory(nullptr);
   EXPECT_EQ(in_use(), 77);
 }

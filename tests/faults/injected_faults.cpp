@@ -6,8 +6,8 @@
 //            collective, none, or two
 //   wrong    a bit flips in the first weight gradient that it computes in that step
 //   lost     its node loses its memory checkpoints and the rank dies just before it sends the
-//            partner copies of memory checkpoint STEP (1: the first)
-//   vanished its node loses its memory checkpoints while a start receives images from other nodes
+//            remote replicas of memory checkpoint STEP (1: the first)
+//   vanished its node loses its memory checkpoints while a launch receives snapshots
 //   unsent   from this step on, its sends of 4 KiB and more fail, as MPI reports for a peer that is
 //            gone. Before that, rank NUMBER stops itself (SIGSTOP) if that is another one
 //   held     it waits before the passes of the first step from STEP on, if the file LLAMESH_HOLD
@@ -19,7 +19,7 @@
 // $LLAMESH_HOLD.reached, which the held rank makes, does what it wants to do to the run, and
 // removes LLAMESH_HOLD. The others wait for the held rank in their next collective. The held rank
 // is alive: it receives signals, its watchdog sends heartbeats, and it counts as making progress
-// however long it is held. It is held once: a later start finds no file. Runs that share a file
+// however long it is held. It is held once: a later launch finds no file. Runs that share a file
 // system need files of their own.
 #include <algorithm>
 #include <atomic>
@@ -191,8 +191,8 @@ void inject(const Trainer& trainer) {
     flip(trainer, fault.number);
 }
 
-/// Removes the images of the test's second node.
-void remove_images() {
+/// Removes the snapshots of the test's second node.
+void remove_snapshots() {
   checkpoint::remove_memory_folders(checkpoint::memory_folder_prefix("runs/tiny") +
                                     this_process().host + ".1");
 }
@@ -284,13 +284,13 @@ void wrapped_exchange(const comm::Communicator& group,
   static const Fault fault = asked();
   static std::int64_t copies = 0;
   const bool here = group.rank() == fault.rank;
-  const bool is_copy = std::string_view(purpose).starts_with("partner copies");
+  const bool is_copy = std::string_view(purpose).starts_with("remote replicas");
   const bool is_start = std::string_view(purpose) == "memory checkpoints";
   if (fault.kind == "lost" && is_copy && ++copies == fault.step && here) {
-    remove_images();
+    remove_snapshots();
     std::raise(SIGKILL);  // as if the node's power failed
   }
-  if (fault.kind == "vanished" && is_start && here) remove_images();
+  if (fault.kind == "vanished" && is_start && here) remove_snapshots();
   real_exchange(group, outgoing, incoming, purpose);
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # job_script.sh SCRIPT CASE: what a job script that queues its job again does after launches that fail, and when it is
-# told to stop. Slurm's programs are stand-ins: srun does what the function `launch` of the case says, and the rest note
+# asked to stop. Slurm's programs are stand-ins: srun does what the function `launch` of the case says, and the rest note
 # that they were called. The cases are the functions below; CMakeLists.txt names them.
 set -uo pipefail
 # shellcheck disable=SC2016  # what the stand-ins expand themselves
@@ -85,7 +85,7 @@ stopped_before_main() {
   expect 140 1 "requeue 7"
 }
 
-# The script alone is told to stop while the ranks train: they are told by srun.
+# The script alone is asked to stop while the ranks train: srun passes it on to them.
 script_told() {
   local signal
   for signal in USR2 TERM; do

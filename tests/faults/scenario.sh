@@ -164,7 +164,7 @@ no_inodes() {
   expect_line "in $work/full, where all 1 inodes are taken"
 }
 
-# Somebody edits what a run reads between its stop and its next start, by a byte: the cursor would mean something else.
+# Somebody edits what a run reads between its stop and its next launch, by a byte: the cursor would mean something else.
 changed_data() {
   local ranks steps
   head -c 20000 /dev/zero | tr '\0' a >text.txt
@@ -299,7 +299,7 @@ kill_rank() {
   # Nobody was left to say so but the records of the ranks.
   launch 4 train $tiny train.steps=2 "${@:2}"
   [[ $code == 0 ]] || bad "exit code $code instead of 0"
-  grep -q "by its flight records: rank $1 on $(hostname) was killed while training step 3" err || bad "the next start does not name rank $1"
+  grep -q "by its flight records: rank $1 on $(hostname) was killed while training step 3" err || bad "the next launch does not name rank $1"
   expect_failure killed "$1"
   [[ ! -e runs/tiny/flight && -e runs/tiny/flight.1/rank-00003 ]] || bad "the records are not put aside"
 }
@@ -442,7 +442,7 @@ resumed_with_changes() {
   diff -r -x log.txt -x state.json -x .lease before runs/tiny >out || bad "it has changed $(cat out)"
   expect_state "done" 0 ""
   grep -q '"steps": 20,' runs/tiny/state.json || bad "steps: $(grep steps runs/tiny/state.json)"
-  # Nor does a start that is refused.
+  # Nor does a launch that is refused.
   launch 2 train $tiny run.seed=2 train.steps=40
   expect_end 78
   expect_state "done" 0 ""
@@ -539,16 +539,16 @@ short_walltime() {
   SLURM_JOB_END_TIME=$(($(date +%s) + 50))
   launch 2 train $tiny
   expect_end 93
-  expect_line "2 starts in a row gained one step at most" "from step 0 to 0" "the end of the walltime"
+  expect_line "stopping: the last 2 launches gained at most one step each" "from step 0 to 0" "the end of the walltime"
 }
 # The end of another job's walltime, in a variable that nobody renewed, is not this job's.
 stale_end_time() {
-  LLAMESH_JOB_END_TIME=1000 refused 2 "LLAMESH_JOB_END_TIME is 1000, a time before this start; unset or renew it" -- $tiny
+  LLAMESH_JOB_END_TIME=1000 refused 2 "LLAMESH_JOB_END_TIME is 1000, a time before this launch; unset or renew it" -- $tiny
   SLURM_JOB_END_TIME=1000 launch 2 train $tiny
   [[ $code == 0 ]] || bad "the run failed"
-  [[ $(grep -c "SLURM_JOB_END_TIME is '1000', a time before this start: it is ignored" err) == 1 ]] || bad "not one warning"
+  [[ $(grep -c "SLURM_JOB_END_TIME is '1000', a time before this launch: it is ignored" err) == 1 ]] || bad "not one warning"
 }
-# What the start before has measured says so beforehand.
+# The previous launch's measurements predict it.
 walltime_for_one_step() {
   launch 2 train $tiny train.steps=2
   [[ $code == 0 ]] || bad "the run failed"
@@ -573,8 +573,8 @@ no_progress() {
   let_go
   launch 2 train $tiny
   expect_end 93
-  expect_line "2 starts in a row" "from step 0 to 0" "state.json"
-  expect_state failed 93 "2 starts in a row"
+  expect_line "the last 2 launches gained" "from step 0 to 0" "state.json"
+  expect_state failed 93 "stopping: the last 2 launches gained"
 }
 
 # freeze_rank KEY=VALUE...: a rank that is frozen is found by another one, which names it and ends the job.
@@ -592,7 +592,7 @@ freeze_rank() {
   expect_end 75
   expect_state stopped 75 "rank 2 on $(hostname)"
   expect_failure lost 2
-  # At least of the rank that has told; the others' may be left in /dev/shm for the next start.
+  # At least of the rank that has reported; the others' may be left in /dev/shm for the next launch.
   compgen -G "runs/tiny/flight/rank-0000[013]" >/dev/null || bad "no rank has left a flight record"
 }
 frozen_rank() { freeze_rank; }
@@ -668,7 +668,7 @@ wrong_gradient() {
   same_losses healed
 }
 # lost_node OPTION...: a run of two nodes loses one at its N-th memory checkpoint, N being $lost_at, in the middle of
-# the partner copies.
+# the replicas on other nodes.
 lost_node() {
   options=(train.global_batch=8 sharding.strategy=full_shard mesh.ranks_per_node=2 "$@")
   undisturbed "${options[@]}"
@@ -683,11 +683,11 @@ continues() {
   same_losses tiny
 }
 # The earlier copies are complete, and are used.
-lost_in_partner_copy() {
+lost_in_remote_replica() {
   lost_at=2 lost_node train.steps=6 checkpoint.every_steps=100
   continues "2 from memory"
 }
-# The next start finds the images of step 4, which are gone when it reads them: those on disk are older, and intact.
+# The next launch finds the snapshots of step 4, which are gone when it reads them: those on disk are older, and intact.
 vanished_in_start() {
   lost_at=3 lost_node train.steps=8 checkpoint.every_steps=3
   LLAMESH_FAULT="vanished 2 1 0" continues "3,"
@@ -701,7 +701,7 @@ failing_send() {
   expect_state stopped 75 "MPI failed in a send on rank 1"
   grep -q '"kind": "error"' runs/tiny/failure.json || bad "failure.json: $(cat runs/tiny/failure.json)"
 }
-# The same, because rank 3 is gone: the verdict names it, and not rank 1.
+# The same, because rank 3 is gone: the diagnosis names it, and not rank 1.
 lost_behind_a_failing_send() {
   goes_wrong_by_mpi 3
   expect_line "rank 3 on $(hostname)" "no heartbeat"

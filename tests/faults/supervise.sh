@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# supervise.sh LLAMESH CASE: what `llamesh supervise` does after launches that fail, and when it is told to stop. Slurm's
+# supervise.sh LLAMESH CASE: what `llamesh supervise` does after launches that fail, and when it is asked to stop. Slurm's
 # programs are stand-ins for a job of three nodes: srun does what the function `launch` of the case says, and the rest note
 # that they were called. The cases are the functions below; CMakeLists.txt names them.
 # shellcheck disable=SC2016,SC2015  # what the stand-ins expand themselves
@@ -200,7 +200,7 @@ unfit_node_without_a_spare() {
   expect 78 "node1,node2,node3" ""
 }
 
-# First Slurm does not know the culprit's name; then node1 reports that another rank is gone.
+# First Slurm does not know the faulty node's name; then node1 reports that another rank is gone.
 nobody_to_blame() {
   given <<<'launch() { (($1 > 1)) || ends stopped 75 12 "gpu-02 is silent" gpu-02
     (ends stopped 75 12 "all_gather (another rank is gone) failed in NCCL")
@@ -295,7 +295,7 @@ slow_node() {
     ends stopped 75 0 "links on node2: slow" node2; }'
   supervise --spares 1
   expect 0 "node1,node2 node1,node3" ""
-  [[ $(paste -sd' ' spares) == "1 0" ]] || bad "the launches are told of '$(paste -sd' ' spares)' spares"
+  [[ $(paste -sd' ' spares) == "1 0" ]] || bad "the launches get '$(paste -sd' ' spares)' spares"
   grep -q '"reason": "links on node2: slow"' run/bad_nodes.json || bad "bad_nodes.json does not say why"
 }
 
@@ -304,7 +304,7 @@ health_off() {
   given <<<'launch() { echo "${LLAMESH_SPARE_NODES-nothing}" >>spares; finishes; }'
   LLAMESH_HEALTH=off supervise --spares 1
   expect 0 "node1,node2" ""
-  [[ $(<spares) == nothing ]] || bad "the launch is told of '$(<spares)' spares"
+  [[ $(<spares) == nothing ]] || bad "the launch gets '$(<spares)' spares"
 }
 
 # srun hangs before it starts anything, because of node1. The limit is 5 x LLAMESH_MPI_TIMEOUT, in which the next launch has

@@ -4,7 +4,7 @@
 #   FOLDER/run.sh N FOLDER/bin/llamesh ...    tests/gpu/run.sh --programs FOLDER ...    tests/gpu/visit.sh (likewise)
 # On this machine:
 #   tests/gpu/bundle.sh [--llamesh PROGRAM --tests FOLDER] FOLDER [CUDA-LIBRARY-FOLDER:...]
-#     --llamesh, --tests   pack these rather than build (tests/gpu/rehearsal.sh); --tests holds gpu_ops
+#     --llamesh, --tests   pack these rather than build (tests/gpu/dry_run.sh); --tests holds gpu_ops
 # Needs patchelf, which scripts/setup.sh --ci installs. cuDNN's headers come from CUDNN_FRONTEND_HOME, or from
 # build/cudnn_frontend, where scripts/setup.sh --ci puts them. The second argument is the path to cuBLASLt, NCCL and cuDNN
 # on the other machine; LD_LIBRARY_PATH can set it there as well.

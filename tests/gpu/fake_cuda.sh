@@ -22,8 +22,8 @@ ran() {
   limited tests/mpirun.sh "$ranks" "${seen_by_rank[@]}" "$program" train inputs/tiny.yaml train.steps=4 train.global_batch=8 \
     data.sequence_length=16 schedule.name=constant "mesh.ranks_per_node=$((ranks > 1 ? 2 : 1))" "run.folder=$work/$run" "$@" >"$work/$run.log" 2>&1
 }
-# verdict NAME RESULT [LOG]
-verdict() {
+# report NAME RESULT [LOG]
+report() {
   printf '%-6s %s\n' "$2" "$1"
   [[ $2 == ok ]] && return
   failures=$((failures + 1))
@@ -38,9 +38,9 @@ close() {
   if paste <(losses "$2") <(losses "$3") | awk -v most="$4" '
     NF == 4 { d = ($2 - $4) / $4; ++n; if ($1 != $3 || d > most || d < -most) bad = 1 }
     END { exit bad || n != '"$steps"' }' && [[ $status == 0 ]]; then
-    verdict "$1" ok
+    report "$1" ok
   else
-    verdict "$1: $(losses "$2" | tr '\n' ' ')" FAILED "$2"
+    report "$1: $(losses "$2" | tr '\n' ' ')" FAILED "$2"
   fi
 }
 # fails NAME STATUS TEXT RANKS ARGUMENT...: checks for exit code STATUS and TEXT at most once per rank
@@ -51,9 +51,9 @@ fails() {
   local lines
   lines=$(grep -cE "$text" "$work/failing.log")
   if [[ $status == "$expected" && $lines -ge 1 && $lines -le $ranks ]]; then
-    verdict "$name" ok
+    report "$name" ok
   else
-    verdict "$name: exit $status, $lines lines" FAILED failing
+    report "$name: exit $status, $lines lines" FAILED failing
   fi
 }
 
@@ -139,7 +139,7 @@ for case in no_shard/2 full_shard/4; do
 done
 
 recorded=$(cat "$work"/hybrid_shard/checkpoints/step_00000004/manifest.json | grep -o '"attention": *"[^"]*"')
-[[ $recorded == *'"plain built-in kernels"' ]] || verdict "attention in a checkpoint: $recorded" FAILED hybrid_shard
+[[ $recorded == *'"plain built-in kernels"' ]] || report "attention in a checkpoint: $recorded" FAILED hybrid_shard
 ran hybrid_shard 2 --device cpu train.steps=5
 close "a checkpoint of 4 GPU ranks on 2 CPU ranks" 5 hybrid_shard cpu 1e-5
 ran hybrid_shard 2 --device cuda train.steps=6
@@ -155,9 +155,9 @@ on() {
 head -c 6000 inputs/text/tiny.txt >"$work/some.txt"
 here=$(on cpu) there=$(on cuda)
 if [[ $there == "$here" && $here == *bits/byte* && $here != *generate:* ]]; then
-  verdict "generate and evaluate" ok
+  report "generate and evaluate" ok
 else
-  verdict "generate and evaluate: $there beside $here" FAILED cuda
+  report "generate and evaluate: $there beside $here" FAILED cuda
 fi
 
 # The fake cuBLASLt's second algorithm sums in another order, so losses and norms show which one a product used.
@@ -166,22 +166,22 @@ tuning=$(FAKE_GEMM_SLOW_FIRST=1 limited tests/mpirun.sh 2 "$program" bench step 
   train.steps=2 data.sequence_length=16 --device cuda --tune-gemms "$work/gemms.json" 2>"$work/tuning.log")
 if [[ $tuning =~ ([0-9]+)\ products\ timed,\ ([0-9]+)\ of\ them\ faster && ${BASH_REMATCH[1]} -gt 10 &&
   ${BASH_REMATCH[1]} == "${BASH_REMATCH[2]}" ]]; then
-  verdict "the faster algorithm of each product" ok
+  report "the faster algorithm of each product" ok
 else
-  verdict "the faster algorithm of each product: $tuning" FAILED tuning
+  report "the faster algorithm of each product: $tuning" FAILED tuning
 fi
 for run in tuned tuned-again; do
   ran $run 2 --device cuda sharding.strategy=full_shard train.gemm_table="$work/gemms.json"
   close "full_shard by a GEMM table, $run" 4 $run cpu 1e-5
 done
 if [[ $(numbers tuned) == "$(numbers tuned-again)" && $(numbers tuned) != "$(numbers full_shard)" ]]; then
-  verdict "the table decides about the bits" ok
+  report "the table determines the bits" ok
 else
-  verdict "the table decides about the bits: $(numbers tuned) $(numbers tuned-again)" FAILED tuned
+  report "the table determines the bits: $(numbers tuned) $(numbers tuned-again)" FAILED tuned
 fi
 ran few-sms 2 --device cuda sharding.strategy=full_shard train.gemm_sm_count_target=100
 close "full_shard, products on a part of the SMs" 4 few-sms cpu 1e-5
-[[ $(numbers few-sms) != "$(numbers full_shard)" ]] || verdict "cuBLASLt is not told of train.gemm_sm_count_target" FAILED few-sms
+[[ $(numbers few-sms) != "$(numbers full_shard)" ]] || report "cuBLASLt does not receive train.gemm_sm_count_target" FAILED few-sms
 fails "a GEMM table and a part of the SMs" 78 "gemm_table was timed on all SMs" 2 \
   train.gemm_table="$work/gemms.json" train.gemm_sm_count_target=100
 sed 's/"cublaslt": "13/"cublaslt": "12/' "$work/gemms.json" >"$work/other.json"
@@ -203,9 +203,9 @@ ranges=$(awk 'FNR == 1 { if ($2 != "start") bad = 1 }
   END { print starts, stops, bad + 0, outer }' "$work"/profiler.*)
 if [[ $ranges == "2 2 0 step 2, step 3, step 2, step 3" && $(titles) == "$(traced)" &&
   $(grep -l 'push all-gather model.layers.0 along shard$' "$work"/profiler.* | wc -l) == 2 && $(titles) == *"backward model.layers.0.self_attn"* ]]; then
-  verdict "NVTX ranges of the profiled steps" ok
+  report "NVTX ranges of the profiled steps" ok
 else
-  verdict "NVTX ranges of the profiled steps: $ranges $(diff <(titles) <(traced) | head -n 5)" FAILED profiled
+  report "NVTX ranges of the profiled steps: $ranges $(diff <(titles) <(traced) | head -n 5)" FAILED profiled
 fi
 
 # waits STEPS SEQUENCES: prints how often a rank's host waits for its GPU in such a run
@@ -217,27 +217,27 @@ waits() {
 short=$(waits 2 2) long=$(waits 22 2) micro_batches=$(waits 22 12)
 # Complete events need no wait, so on a busy machine the count varies by ten or so between runs.
 if ((long - short < 40 && micro_batches - long < 20)); then
-  verdict "the host waits once a step, however many micro-batches it has" ok
+  report "the host waits once a step, however many micro-batches it has" ok
 else
-  verdict "waits of 2 steps $short, of 22 $long, of 22 with 6 micro-batches $micro_batches" FAILED waits
+  report "waits of 2 steps $short, of 22 $long, of 22 with 6 micro-batches $micro_batches" FAILED waits
 fi
 
 # Whichever collective in a step is aborted, its data is not used: the step is not taken, saved or written to metrics.
 one_step=(train.global_batch=2 sharding.strategy=full_shard)
 of_a_step=$("$program" plan inputs/tiny.yaml --ranks 2 --ranks-per-node 2 --dry-run "${one_step[@]}" | awk '$1 == "shard" { n += $NF } END { print n }')
-[[ $of_a_step -gt 5 ]] || verdict "collectives of a step: '$of_a_step'" FAILED cpu
+[[ $of_a_step -gt 5 ]] || report "collectives of a step: '$of_a_step'" FAILED cpu
 broken() { # broken NUMBER STEPS: checks that a run whose collective NUMBER breaks ends with STEPS steps
   rm -rf "$work/broken"
   local status=0
   FAKE_NCCL_BREAKS=$1 ran broken 2 --device cuda "${one_step[@]}" checkpoint.every_steps=1 evaluate.every_steps=0 || status=$?
   [[ $status == 75 && $(grep -c '"loss"' "$work/broken/metrics.jsonl") == "$2" &&
     $(find "$work/broken/checkpoints" -maxdepth 1 -name 'step_????????' | wc -l) == "$2" ]] ||
-    verdict "collective $1 of $of_a_step: exit $status, $(grep -c '"loss"' "$work/broken/metrics.jsonl") rows" FAILED broken
+    report "collective $1 of $of_a_step: exit $status, $(grep -c '"loss"' "$work/broken/metrics.jsonl") rows" FAILED broken
 }
 before=$failures
 for ((i = 1; i <= of_a_step; ++i)); do broken "$i" 0; done
 broken $((2 * of_a_step)) 1
-[[ $failures != "$before" ]] || verdict "no step on data of an aborted collective" ok
+[[ $failures != "$before" ]] || report "no step on data of an aborted collective" ok
 
 FAKE_NCCL_BREAKS=1 fails "a first collective that breaks" 75 "on axis shard .*failed in NCCL" 2
 FAKE_NCCL_BREAKS=8 fails "a gather that breaks" 75 "all-gather of .* on axis shard .*failed in NCCL" 4
@@ -266,17 +266,17 @@ ran slow 2 --device cuda sharding.strategy=full_shard train.steps=62 train.globa
 seen_by_rank=()
 if [[ $(grep '"event":"straggler"' "$work/slow/metrics.jsonl") == *'"rank 1 on '*' is slow: '* &&
   $(grep -c '"seconds_compute":.*"exposed":{.*"shard":[0-9.]*[1-9]' "$work/slow/metrics.jsonl") -ge 20 ]]; then
-  verdict "a slow GPU is named" ok
+  report "a slow GPU is named" ok
 else
-  verdict "a slow GPU is named: $(grep straggler "$work/slow/metrics.jsonl")" FAILED slow
+  report "a slow GPU is named: $(grep straggler "$work/slow/metrics.jsonl")" FAILED slow
 fi
 
 wait "$hanging"
 status=$?
 if [[ $status == 75 && $(cat "$work/hanging/failure.json") == *'"rank": 1,'*'"axis": "shard"'* ]]; then
-  verdict "a GPU that hangs is named, and the collective in which the other one waits" ok
+  report "a GPU that hangs is named, and the collective in which the other one waits" ok
 else
-  verdict "a GPU that hangs: exit $status, $(cat "$work/hanging/failure.json")" FAILED hanging
+  report "a GPU that hangs: exit $status, $(cat "$work/hanging/failure.json")" FAILED hanging
 fi
 
 [[ $failures == 0 ]] || { echo "$failures failed"; exit 1; }

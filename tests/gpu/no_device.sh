@@ -46,4 +46,4 @@ code=0
   --tune-gemms "$folder/gemms.json" >"$folder/log" 2>&1 || code=$?
 [[ $code == 78 ]] || fail "--tune-gemms ended with $code on the CPU, not 78"
 grep -q -e '--tune-gemms is for GPUs' "$folder/log" || fail "--tune-gemms does not say that it is for GPUs"
-echo "no device: refused, passed over and told as it should be"
+echo "no device: refused, ignored and reported as expected"

@@ -6,7 +6,7 @@
 
 #include "ops/cuda/attention/attention_choice.hpp"
 #include "support.hpp"
-#include "twin.hpp"
+#include "test_matrix.hpp"
 #ifdef LLAMESH_CUDA_EMULATED
 #include "emulator.hpp"
 #endif
@@ -54,32 +54,35 @@ struct Problem {
   Tensor k(const Tensor& m) const { return m.slice_cols(q_cols(), kv_cols()); }
   Tensor v(const Tensor& m) const { return m.slice_cols(q_cols() + kv_cols(), kv_cols()); }
 
-  ops::AttentionCall call(Tensor (Twin::*side)()) {
+  ops::AttentionCall call(Tensor (TestMatrix::*side)()) {
     const Tensor all = (qkv.*side)();
     return {.shape = s,
             .q = q(all),
             .k = k(all),
             .v = v(all),
-            .document_starts = side == &Twin::host ? starts.host() : starts.device(),
+            .document_starts = side == &TestMatrix::host ? starts.host() : starts.device(),
             .out = (out.*side)(),
             .log_sum_exp = (log_sum_exp.*side)()};
   }
-  ops::AttentionGradients gradients(Tensor (Twin::*side)()) {
+  ops::AttentionGradients gradients(Tensor (TestMatrix::*side)()) {
     const Tensor all = (dqkv.*side)();
     return {
         .dout = (dout.*side)(), .dq = q(all), .dk = k(all), .dv = v(all), .delta = (delta.*side)()};
   }
   void forward() {
-    ops::attention(host_stream(), call(&Twin::host));
-    ops::cuda::attention(device_stream(), call(&Twin::device));
+    ops::attention(host_stream(), call(&TestMatrix::host));
+    ops::cuda::attention(device_stream(), call(&TestMatrix::device));
   }
   void backward() {
-    ops::attention_backward(host_stream(), call(&Twin::host), gradients(&Twin::host));
-    ops::cuda::attention_backward(device_stream(), call(&Twin::device), gradients(&Twin::device));
+    ops::attention_backward(host_stream(), call(&TestMatrix::host), gradients(&TestMatrix::host));
+    ops::cuda::attention_backward(device_stream(), call(&TestMatrix::device),
+                                  gradients(&TestMatrix::device));
   }
 
   /// Returns the name of the device implementation.
-  std::string name() { return ops::cuda::attention_name(device_stream(), call(&Twin::device)); }
+  std::string name() {
+    return ops::cuda::attention_name(device_stream(), call(&TestMatrix::device));
+  }
   bool by_cudnn() { return name().starts_with("cuDNN"); }
   bool backward_by_cudnn() {
     const auto both = name();
@@ -88,8 +91,8 @@ struct Problem {
   }
 
   ops::AttentionShape s;
-  TwinIntegers starts;
-  Twin qkv, dqkv, out, dout, log_sum_exp, delta;
+  TestIntegers starts;
+  TestMatrix qkv, dqkv, out, dout, log_sum_exp, delta;
 };
 
 /// Head dims for every instance; sequences shorter than, equal to and longer than a tile; shared
@@ -109,13 +112,13 @@ TEST_P(CudaAttention, BackwardThroughRope) {
     for (const bool documents : {false, true}) {
       SCOPED_TRACE(::testing::Message() << shape.head_dim << (documents ? ", documents" : ""));
       Problem p(dtype(), shape, documents);
-      Twin cos_sin(DType::f32, shape.sequence, shape.head_dim);
-      auto host = p.gradients(&Twin::host), device = p.gradients(&Twin::device);
+      TestMatrix cos_sin(DType::f32, shape.sequence, shape.head_dim);
+      auto host = p.gradients(&TestMatrix::host), device = p.gradients(&TestMatrix::device);
       host.cos_sin = cos_sin.host();
       device.cos_sin = cos_sin.device();
       p.forward();
-      ops::attention_backward(host_stream(), p.call(&Twin::host), host);
-      ops::cuda::attention_backward(device_stream(), p.call(&Twin::device), device);
+      ops::attention_backward(host_stream(), p.call(&TestMatrix::host), host);
+      ops::cuda::attention_backward(device_stream(), p.call(&TestMatrix::device), device);
       p.dqkv.expect_equal(2.0 * near(), "dqkv", 1.0);
     }
 }
@@ -154,16 +157,16 @@ struct PartProblem {
         delta(DType::f32, s.batch * s.heads, s.sequence) {}
 
   std::int64_t tokens() const { return s.batch * s.sequence; }
-  ops::AttentionCall call(Tensor (Twin::*side)()) {
+  ops::AttentionCall call(Tensor (TestMatrix::*side)()) {
     return {.shape = s,
             .q = (q.*side)(),
             .k = (k.*side)(),
             .v = (v.*side)(),
-            .document_starts = side == &Twin::host ? starts.host() : starts.device(),
+            .document_starts = side == &TestMatrix::host ? starts.host() : starts.device(),
             .out = (out.*side)(),
             .log_sum_exp = (log_sum_exp.*side)()};
   }
-  ops::AttentionGradients gradients(Tensor (Twin::*side)()) {
+  ops::AttentionGradients gradients(Tensor (TestMatrix::*side)()) {
     return {.dout = (dout.*side)(),
             .dq = (dq.*side)(),
             .dk = (dk.*side)(),
@@ -171,16 +174,19 @@ struct PartProblem {
             .delta = (delta.*side)()};
   }
   void forward_and_backward() {
-    ops::attention(host_stream(), call(&Twin::host));
-    ops::attention_backward(host_stream(), call(&Twin::host), gradients(&Twin::host));
-    ops::cuda::attention(device_stream(), call(&Twin::device));
-    ops::cuda::attention_backward(device_stream(), call(&Twin::device), gradients(&Twin::device));
+    ops::attention(host_stream(), call(&TestMatrix::host));
+    ops::attention_backward(host_stream(), call(&TestMatrix::host), gradients(&TestMatrix::host));
+    ops::cuda::attention(device_stream(), call(&TestMatrix::device));
+    ops::cuda::attention_backward(device_stream(), call(&TestMatrix::device),
+                                  gradients(&TestMatrix::device));
   }
-  std::string name() { return ops::cuda::attention_name(device_stream(), call(&Twin::device)); }
+  std::string name() {
+    return ops::cuda::attention_name(device_stream(), call(&TestMatrix::device));
+  }
 
   ops::AttentionShape s;
-  TwinIntegers starts;
-  Twin q, dq, out, dout, k, v, dk, dv, log_sum_exp, delta;
+  TestIntegers starts;
+  TestMatrix q, dq, out, dout, k, v, dk, dv, log_sum_exp, delta;
 };
 
 /// Returns the shape for a rank's part of the sequences: piece `rank`, and its mirror image from
@@ -434,8 +440,8 @@ TEST_P(CudaAttention, OverACache) {
       SCOPED_TRACE(::testing::Message() << head_dim << ", window " << window);
       ops::AttentionShape s{1, count, 4, 2, head_dim, window};
       s.score_divisor = 3.0F;
-      Twin q(dtype(), count, 4 * head_dim, {3, 0}), out(dtype(), count, 4 * head_dim);
-      Twin keys(dtype(), past + count + 3, 2 * head_dim),
+      TestMatrix q(dtype(), count, 4 * head_dim, {3, 0}), out(dtype(), count, 4 * head_dim);
+      TestMatrix keys(dtype(), past + count + 3, 2 * head_dim),
           values(dtype(), past + count + 3, 2 * head_dim);
       ops::cached_attention(host_stream(), out.host(), q.host(), keys.host(), values.host(), s,
                             past);

@@ -1,4 +1,4 @@
-#include "twin.hpp"
+#include "test_matrix.hpp"
 
 namespace llamesh::test {
 namespace {
@@ -14,11 +14,11 @@ TEST(CudaElementwise, CopyAndAddCast) {
       for (const auto from : both_types)
         for (const auto place : both_places) {
           SCOPED_TRACE(count);
-          Twin y(to, 1, count), x(from, 1, count, place);
+          TestMatrix y(to, 1, count), x(from, 1, count, place);
           ops::copy(host_stream(), y.host(), x.host());
           ops::cuda::copy(device_stream(), y.device(), x.device());
           y.expect_equal(0.0, "copy");
-          Twin z(to, 1, count, place);
+          TestMatrix z(to, 1, count, place);
           ops::add(host_stream(), z.host(), x.host());
           ops::cuda::add(device_stream(), z.device(), x.device());
           z.expect_equal(0.0, "add");
@@ -30,7 +30,7 @@ TEST(CudaElementwise, FillAndScale) {
     for (const auto type : both_types)
       for (const auto place : both_places) {
         SCOPED_TRACE(count);
-        Twin y(type, 1, count, place);
+        TestMatrix y(type, 1, count, place);
         ops::scale(host_stream(), y.host(), -1.7F);
         ops::cuda::scale(device_stream(), y.device(), -1.7F);
         y.expect_equal(0.0, "scale");
@@ -43,7 +43,7 @@ TEST(CudaElementwise, FillAndScale) {
 TEST(CudaElementwise, SumOfSquaresEqualsAPlainSum) {
   for (const auto count : all_counts)
     for (const auto place : both_places) {
-      Twin x(DType::f32, 1, count, place);
+      TestMatrix x(DType::f32, 1, count, place);
       double expected = 0.0;
       for (std::int64_t i = 0; i < count; ++i) expected += x.get(0, i) * x.get(0, i);
       const auto total = ops::cuda::sum_of_squares(device_stream(), x.device());
@@ -54,14 +54,14 @@ TEST(CudaElementwise, SumOfSquaresEqualsAPlainSum) {
 }
 
 TEST(CudaElementwise, SumOfSquaresHidesNoNaN) {
-  Twin x(DType::f32, 1, 5000);
+  TestMatrix x(DType::f32, 1, 5000);
   x.set(0, 4321, std::nan(""));
   EXPECT_TRUE(std::isnan(ops::cuda::sum_of_squares(device_stream(), x.device())));
 }
 
 /// Checks that an optimizer's copy is the device's own parameter, rounded as by copy().
-void expect_copied(Twin& copy, Twin& parameter, std::int64_t count, Place place) {
-  Twin cast(DType::bf16, 1, count, place);
+void expect_copied(TestMatrix& copy, TestMatrix& parameter, std::int64_t count, Place place) {
+  TestMatrix cast(DType::bf16, 1, count, place);
   ops::cuda::copy(device_stream(), cast.device(), parameter.device());
   EXPECT_EQ(copy.downloaded(), cast.downloaded()) << count << " elements, seed " << seed;
 }
@@ -70,9 +70,9 @@ TEST(CudaOptimizers, AdamwStepsAsOnTheCpu) {
   const ops::AdamwStep step{1e-2, 0.9, 0.95, 1e-8, 0.1, 0.19, 0.0975, 0.3};
   for (const auto count : all_counts)
     for (const auto place : both_places) {
-      Twin copy(DType::bf16, 1, count, place);
-      Twin p(DType::f32, 1, count, place), m(DType::f32, 1, count, place);
-      Twin g(DType::f32, 1, count, place), v(DType::f32, 1, count, place);
+      TestMatrix copy(DType::bf16, 1, count, place);
+      TestMatrix p(DType::f32, 1, count, place), m(DType::f32, 1, count, place);
+      TestMatrix g(DType::f32, 1, count, place), v(DType::f32, 1, count, place);
       ops::fill(host_stream(), v.host(), 0.25F);  // a mean of squares is not negative
       ops::cuda::fill(device_stream(), v.device(), 0.25F);
       for (int repeat = 0; repeat < 2; ++repeat) {
@@ -92,8 +92,8 @@ TEST(CudaOptimizers, AdamwRoundsMomentsInBf16AsOnTheCpu) {
   const ops::AdamwStep step{1e-2, 0.9, 0.95, 1e-8, 0.1, 0.19, 0.0975, 0.3};
   for (const auto count : all_counts)
     for (const auto place : both_places) {
-      Twin p(DType::f32, 1, count, place), m(DType::bf16, 1, count, place, 0.0);
-      Twin g(DType::f32, 1, count, place), v(DType::bf16, 1, count, place, 0.0);
+      TestMatrix p(DType::f32, 1, count, place), m(DType::bf16, 1, count, place, 0.0);
+      TestMatrix g(DType::f32, 1, count, place), v(DType::bf16, 1, count, place, 0.0);
       // Runs of 37 elements, every 120, from an odd element on.
       const ops::RoundingBits bits{0x123456789abcdefU, 0xfedcba987654321U, 245, 7, 37, 120};
       ops::adamw(host_stream(), {p.host(), m.host(), v.host(), g.host(), {}, bits}, step);
@@ -112,8 +112,8 @@ TEST(CudaOptimizers, MuonsMomentumIsThatOfTheCpu) {
     for (const bool nesterov : {true, false})
       for (const auto count : all_counts)
         for (const auto place : both_places) {
-          Twin u(DType::f32, 1, count, place), m(dtype, 1, count, place);
-          Twin g(DType::f32, 1, count, place);
+          TestMatrix u(DType::f32, 1, count, place), m(dtype, 1, count, place);
+          TestMatrix g(DType::f32, 1, count, place);
           const ops::MuonMomentumStep step{0.95F, nesterov, 0.3F};
           ops::muon_momentum(host_stream(), {u.host(), m.host(), g.host(), bits}, step);
           ops::cuda::muon_momentum(device_stream(), {u.device(), m.device(), g.device(), bits},
@@ -125,7 +125,7 @@ TEST(CudaOptimizers, MuonsMomentumIsThatOfTheCpu) {
 
 TEST(CudaOptimizers, TheQuadraticOfASymmetricMatrixIsThatOfTheCpu) {
   for (const std::int64_t k : {1, 7, 33, 100}) {
-    Twin x(DType::f32, k, k), squared(DType::f32, k, k);
+    TestMatrix x(DType::f32, k, k), squared(DType::f32, k, k);
     ops::matrix_quadratic(host_stream(), squared.host(), x.host(), 3.0F, -4.0F, 2.0F);
     ops::cuda::matrix_quadratic(device_stream(), squared.device(), x.device(), 3.0F, -4.0F, 2.0F);
     squared.expect_equal(1e-6, "quadratic");
@@ -139,9 +139,9 @@ TEST(CudaOptimizers, SgdStepsAsOnTheCpu) {
   const ops::SgdStep step{1e-2F, 0.9F, 0.1F, 0.3F};
   for (const auto count : all_counts)
     for (const auto place : both_places) {
-      Twin copy(DType::bf16, 1, count, place);
-      Twin p(DType::f32, 1, count, place), b(DType::f32, 1, count, place);
-      Twin g(DType::f32, 1, count, place);
+      TestMatrix copy(DType::bf16, 1, count, place);
+      TestMatrix p(DType::f32, 1, count, place), b(DType::f32, 1, count, place);
+      TestMatrix g(DType::f32, 1, count, place);
       for (int repeat = 0; repeat < 2; ++repeat) {
         ops::sgd(host_stream(), {p.host(), b.host(), g.host()}, step);
         const auto to = repeat == 0 ? Tensor() : copy.device();

@@ -1,7 +1,7 @@
 #include <cmath>
 #include <limits>
 
-#include "twin.hpp"
+#include "test_matrix.hpp"
 
 namespace llamesh::test {
 namespace {
@@ -18,8 +18,8 @@ struct RoutingSizes {
 const RoutingSizes routings[] = {{1, 3, 1}, {9, 8, 2}, {37, 128, 8}, {11, 70, 35}, {5, 4, 4}};
 
 /// Both sides' arguments to route().
-struct TwinRouting {
-  TwinRouting(DType dtype, const RoutingSizes& sizes, bool normalizes)
+struct TestRouting {
+  TestRouting(DType dtype, const RoutingSizes& sizes, bool normalizes)
       : s(sizes),
         normalize(normalizes),
         logits(dtype, s.tokens, s.experts, {3, 0}, 2.0),
@@ -51,15 +51,15 @@ struct TwinRouting {
 
   RoutingSizes s;
   bool normalize;
-  Twin logits, probabilities, weights, log_sum_exp;
-  TwinIntegers experts;
+  TestMatrix logits, probabilities, weights, log_sum_exp;
+  TestIntegers experts;
 };
 
 TEST_P(CudaExperts, RouteChoosesTheSameExperts) {
   for (const auto& s : routings)
     for (const bool normalize : {false, true}) {
       SCOPED_TRACE(s.experts);
-      TwinRouting r(dtype(), s, normalize);
+      TestRouting r(dtype(), s, normalize);
       for (std::int64_t e = 0; e < s.experts; e += 2) r.logits.set(0, e, 1.5);  // ties
       for (std::int64_t e = 0; e < s.experts && s.tokens > 1; ++e) r.logits.set(1, e, -0.25);
       r.route();
@@ -73,9 +73,9 @@ TEST_P(CudaExperts, RouteChoosesTheSameExperts) {
 TEST_P(CudaExperts, SumRoutes) {
   for (const auto& s : routings) {
     SCOPED_TRACE(s.experts);
-    TwinRouting r(dtype(), s, true);
-    Twin counts(DType::f32, 1, s.experts), probabilities(DType::f32, 1, s.experts);
-    Twin squares(DType::f32, 1, 1);
+    TestRouting r(dtype(), s, true);
+    TestMatrix counts(DType::f32, 1, s.experts), probabilities(DType::f32, 1, s.experts);
+    TestMatrix squares(DType::f32, 1, 1);
     r.route();
     for (int pass = 0; pass < 2; ++pass) {  // adds to what is there
       ops::sum_routes(host_stream(), r.host(),
@@ -95,7 +95,7 @@ TEST_P(CudaExperts, RouteOfTiesNansAndHugeLogits) {
                                {nan, 0.5, nan, nan, 4.0},
                                {-3e38, 3e38, 0.0, 0.0, 0.0},
                                {0.5, 0.5, 0.5, 0.5, 0.5}};
-  TwinRouting r(dtype(), {4, 5, 3}, true);
+  TestRouting r(dtype(), {4, 5, 3}, true);
   for (std::int64_t m = 0; m < 4; ++m)
     for (std::int64_t e = 0; e < 5; ++e) r.logits.set(m, e, logits[m][e]);
   r.route();
@@ -114,9 +114,9 @@ TEST_P(CudaExperts, RouteBackward) {
     for (const bool normalize : {false, true})
       for (const bool balances : {false, true}) {
         SCOPED_TRACE(s.experts);
-        TwinRouting r(DType::f32, s, normalize);
-        Twin dweights(DType::f32, s.tokens, s.k), added(DType::f32, 1, s.experts);
-        Twin dlogits(dtype(), s.tokens, s.experts, {0, 5});
+        TestRouting r(DType::f32, s, normalize);
+        TestMatrix dweights(DType::f32, s.tokens, s.k), added(DType::f32, 1, s.experts);
+        TestMatrix dlogits(dtype(), s.tokens, s.experts, {0, 5});
         r.route();
         ops::route_backward(host_stream(), r.host(),
                             {.dweights = dweights.host(),
@@ -133,8 +133,8 @@ TEST_P(CudaExperts, RouteBackward) {
 }
 
 TEST_P(CudaExperts, RouteBackwardMayOverwriteTheLogits) {
-  TwinRouting r(dtype(), {9, 8, 2}, true);
-  Twin dweights(DType::f32, 9, 2);
+  TestRouting r(dtype(), {9, 8, 2}, true);
+  TestMatrix dweights(DType::f32, 9, 2);
   r.route();
   ops::route_backward(host_stream(), r.host(),
                       {.dweights = dweights.host(), .dlogits = r.logits.host()});
@@ -145,8 +145,8 @@ TEST_P(CudaExperts, RouteBackwardMayOverwriteTheLogits) {
 
 // --- Expert order ---
 
-struct TwinOrder {
-  TwinOrder(const std::vector<std::int32_t>& chosen, std::int64_t count)
+struct TestOrder {
+  TestOrder(const std::vector<std::int32_t>& chosen, std::int64_t count)
       : experts(chosen),
         starts(std::vector<std::int32_t>(static_cast<std::size_t>(count + 1), -1)),
         slots(std::vector<std::int32_t>(chosen.size(), -1)),
@@ -156,7 +156,7 @@ struct TwinOrder {
     ops::cuda::sort_by_expert(device_stream(), {starts.device(), slots.device(), places.device()},
                               experts.device());
   }
-  TwinIntegers experts, starts, slots, places;
+  TestIntegers experts, starts, slots, places;
 };
 
 TEST(CudaExpertOrder, IsTheCpus) {
@@ -173,7 +173,7 @@ TEST(CudaExpertOrder, IsTheCpus) {
       {std::vector<std::int32_t>(513, 63), 64}};
   for (const auto& [experts, count] : cases) {
     SCOPED_TRACE(count);
-    TwinOrder order(experts, count);
+    TestOrder order(experts, count);
     EXPECT_EQ(order.starts.downloaded(), order.starts.numbers());
     EXPECT_EQ(order.slots.downloaded(), order.slots.numbers());
     EXPECT_EQ(order.places.downloaded(), order.places.numbers());
@@ -192,9 +192,9 @@ TEST_P(CudaExperts, TokensGoToTheirExpertsAndBack) {
     for (const auto accumulate : {Accumulate::no, Accumulate::yes})
       for (const bool weighted : {true, false}) {
         SCOPED_TRACE(cols);
-        TwinOrder order(random_tokens(tokens * k, 6), 6);
-        Twin x(dtype(), tokens, cols, place), rows(dtype(), tokens * k, cols, place);
-        Twin weights(DType::f32, tokens, k), y(dtype(), tokens, cols, place);
+        TestOrder order(random_tokens(tokens * k, 6), 6);
+        TestMatrix x(dtype(), tokens, cols, place), rows(dtype(), tokens * k, cols, place);
+        TestMatrix weights(DType::f32, tokens, k), y(dtype(), tokens, cols, place);
         ops::dispatch_tokens(host_stream(), rows.host(), x.host(), order.slots.host());
         ops::cuda::dispatch_tokens(device_stream(), rows.device(), x.device(),
                                    order.slots.device());
@@ -211,9 +211,10 @@ TEST_P(CudaExperts, TokensGoToTheirExpertsAndBack) {
 TEST_P(CudaExperts, WeighRowsBackward) {
   for (const auto& [tokens, k, cols, place] : row_sizes) {
     SCOPED_TRACE(cols);
-    Twin weights(DType::f32, tokens * k, 1), dweights(DType::f32, tokens * k, 1);
-    Twin activated(dtype(), tokens * k, cols, place), d_activated(dtype(), tokens * k, cols, place);
-    Twin d_up(dtype(), tokens * k, 2 * cols, place);
+    TestMatrix weights(DType::f32, tokens * k, 1), dweights(DType::f32, tokens * k, 1);
+    TestMatrix activated(dtype(), tokens * k, cols, place),
+        d_activated(dtype(), tokens * k, cols, place);
+    TestMatrix d_up(dtype(), tokens * k, 2 * cols, place);
     ops::weigh_rows_backward(host_stream(), {weights.host(), dweights.host(), activated.host(),
                                              d_activated.host(), d_up.host()});
     ops::cuda::weigh_rows_backward(device_stream(),
@@ -242,8 +243,8 @@ const Groups groups[] = {{{0, 130, 130, 131, 195, 300}, 200, 136, {8, 8}},
                          {{0, 0, 0}, 16, 8, {}}};
 
 /// Both sides' matrices of a grouped linear layer.
-struct TwinGroups {
-  TwinGroups(DType dtype, const Groups& g)
+struct TestGroups {
+  TestGroups(DType dtype, const Groups& g)
       : count(std::ssize(g.starts) - 1),
         shape{count, g.out, g.in},
         starts(g.starts),
@@ -253,22 +254,22 @@ struct TwinGroups {
 
   std::int64_t count;
   std::array<std::int64_t, 3> shape;
-  TwinIntegers starts;
-  Twin x, y, w;
+  TestIntegers starts;
+  TestMatrix x, y, w;
 };
 
 TEST_P(CudaExperts, GroupedLinearAndItsGradients) {
   for (const auto& g : groups)
     for (const auto accumulate : {Accumulate::no, Accumulate::yes}) {
       SCOPED_TRACE(g.in);
-      TwinGroups t(dtype(), g);
+      TestGroups t(dtype(), g);
       ops::grouped_linear_backward_input(host_stream(), t.x.host(), t.y.host(),
                                          t.w.host().reshape(t.shape), t.starts.host(), accumulate);
       ops::cuda::grouped_linear_backward_input(device_stream(), t.x.device(), t.y.device(),
                                                t.w.device().reshape(t.shape), t.starts.device(),
                                                accumulate);
       t.x.expect_equal(near(), "dx");
-      TwinGroups f(dtype(), g);
+      TestGroups f(dtype(), g);
       ops::grouped_linear(host_stream(), f.y.host(), f.x.host(), f.w.host().reshape(f.shape),
                           f.starts.host(), accumulate);
       ops::cuda::grouped_linear(device_stream(), f.y.device(), f.x.device(),
@@ -282,8 +283,8 @@ TEST_P(CudaExperts, GroupedLinearBackwardWeight) {
     for (const auto& g : groups)
       for (const auto accumulate : {Accumulate::no, Accumulate::yes}) {
         SCOPED_TRACE(g.in);
-        TwinGroups t(dtype(), g);
-        Twin dw(result, t.count * g.out, g.in);
+        TestGroups t(dtype(), g);
+        TestMatrix dw(result, t.count * g.out, g.in);
         const auto on_device = [&] {
           ops::cuda::grouped_linear_backward_weight(device_stream(), dw.device().reshape(t.shape),
                                                     t.y.device(), t.x.device(), t.starts.device(),
@@ -300,9 +301,9 @@ TEST_P(CudaExperts, GroupedLinearBackwardWeight) {
 }
 
 TEST_P(CudaExperts, RowsOfOtherExpertsDoNotMatter) {
-  TwinGroups t(dtype(), {{0, 3, 10}, 16, 24, {}});
+  TestGroups t(dtype(), {{0, 3, 10}, 16, 24, {}});
   for (std::int64_t c = 0; c < 16; ++c) t.x.set(3, c, std::nan(""));
-  Twin dw(DType::f32, 48, 16);
+  TestMatrix dw(DType::f32, 48, 16);
   ops::cuda::grouped_linear_backward_weight(device_stream(), dw.device().reshape(t.shape),
                                             t.y.device(), t.x.device(), t.starts.device(),
                                             Accumulate::no);
@@ -329,12 +330,12 @@ TEST_P(CudaExperts, RowsOfOtherExpertsDoNotMatter) {
 #ifdef LLAMESH_CUDA_EMULATED
 // On a GPU this would make the device unusable for the process.
 TEST_P(CudaExperts, RefuseWrongExpertsAndStarts) {
-  EXPECT_ANY_THROW(TwinOrder({0, 2}, 2));
-  EXPECT_ANY_THROW(TwinOrder({0, -1}, 2));
+  EXPECT_ANY_THROW(TestOrder({0, 2}, 2));
+  EXPECT_ANY_THROW(TestOrder({0, -1}, 2));
   for (const auto& starts : {std::vector<std::int32_t>{0, 2, 4}, {1, 2, 5}, {0, 6, 5}})
     for (const std::int64_t in : {8, 5}) {
-      TwinGroups t(dtype(), {{0, 2, 5}, in, 16, {}});
-      TwinIntegers wrong(starts);
+      TestGroups t(dtype(), {{0, 2, 5}, in, 16, {}});
+      TestIntegers wrong(starts);
       EXPECT_ANY_THROW(ops::cuda::grouped_linear(device_stream(), t.y.device(), t.x.device(),
                                                  t.w.device().reshape(t.shape), wrong.device(),
                                                  Accumulate::no));

@@ -1,4 +1,4 @@
-#include "twin.hpp"
+#include "test_matrix.hpp"
 
 namespace llamesh::test {
 namespace {
@@ -22,12 +22,12 @@ const LayerSizes layer_sizes[] = {{1, 6, {}},         {37, 50, {3, 0}}, {13, 257
 TEST_P(CudaLayers, Bias) {
   for (const auto& [rows, cols, place] : layer_sizes) {
     SCOPED_TRACE(cols);
-    Twin y(dtype(), rows, cols, place), b(dtype(), 1, cols);
+    TestMatrix y(dtype(), rows, cols, place), b(dtype(), 1, cols);
     ops::add_bias(host_stream(), y.host(), b.host());
     ops::cuda::add_bias(device_stream(), y.device(), b.device());
     y.expect_equal(near(), "y");
     for (const auto accumulate : both) {
-      Twin db(DType::f32, 1, cols);
+      TestMatrix db(DType::f32, 1, cols);
       ops::column_sums(host_stream(), db.host(), y.host(), accumulate);
       ops::cuda::column_sums(device_stream(), db.device(), y.device(), accumulate);
       db.expect_equal(1e-4, "db");
@@ -38,8 +38,9 @@ TEST_P(CudaLayers, Bias) {
 // --- RMSNorm ---
 
 /// Computes y and inverse for the norm of x, or of x = x + delta, on both sides.
-void norm(Twin& y, Twin& inverse, Twin& x, Twin& w, Twin* delta = nullptr) {
-  const auto on = [&](Tensor (Twin::*side)()) {
+void norm(TestMatrix& y, TestMatrix& inverse, TestMatrix& x, TestMatrix& w,
+          TestMatrix* delta = nullptr) {
+  const auto on = [&](Tensor (TestMatrix::*side)()) {
     return ops::RowNormCall{.x = (x.*side)(),
                             .delta = delta ? (delta->*side)() : Tensor(),
                             .sum = delta ? (x.*side)() : Tensor(),
@@ -49,13 +50,13 @@ void norm(Twin& y, Twin& inverse, Twin& x, Twin& w, Twin* delta = nullptr) {
                             .y = (y.*side)(),
                             .inverse = (inverse.*side)()};
   };
-  ops::rms_norm(host_stream(), on(&Twin::host));
-  ops::cuda::rms_norm(device_stream(), on(&Twin::device));
+  ops::rms_norm(host_stream(), on(&TestMatrix::host));
+  ops::cuda::rms_norm(device_stream(), on(&TestMatrix::device));
 }
 
-void norm_backward(Twin& dx, Twin& dw, Accumulate accumulate, Twin& dy, Twin& x, Twin& inverse,
-                   Twin& w) {
-  const auto on = [&](Tensor (Twin::*side)()) {
+void norm_backward(TestMatrix& dx, TestMatrix& dw, Accumulate accumulate, TestMatrix& dy,
+                   TestMatrix& x, TestMatrix& inverse, TestMatrix& w) {
+  const auto on = [&](Tensor (TestMatrix::*side)()) {
     return ops::RowNormBackwardCall{.x = (x.*side)(),
                                     .w = (w.*side)(),
                                     .offset = 0.5F,
@@ -66,15 +67,15 @@ void norm_backward(Twin& dx, Twin& dw, Accumulate accumulate, Twin& dy, Twin& x,
                                     .dw = (dw.*side)(),
                                     .accumulate_dw = accumulate};
   };
-  ops::rms_norm_backward(host_stream(), on(&Twin::host));
-  ops::cuda::rms_norm_backward(device_stream(), on(&Twin::device));
+  ops::rms_norm_backward(host_stream(), on(&TestMatrix::host));
+  ops::cuda::rms_norm_backward(device_stream(), on(&TestMatrix::device));
 }
 
 TEST_P(CudaLayers, RmsNorm) {
   for (const auto& [rows, cols, place] : layer_sizes) {
     SCOPED_TRACE(cols);
-    Twin x(dtype(), rows, cols, place), w(dtype(), 1, cols), y(dtype(), rows, cols, place);
-    Twin inverse(DType::f32, 1, rows);
+    TestMatrix x(dtype(), rows, cols, place), w(dtype(), 1, cols), y(dtype(), rows, cols, place);
+    TestMatrix inverse(DType::f32, 1, rows);
     norm(y, inverse, x, w);
     y.expect_equal(near(), "y");
     inverse.expect_equal(1e-5, "inverse");
@@ -85,8 +86,9 @@ TEST_P(CudaLayers, RmsNorm) {
 TEST_P(CudaLayers, RmsNormAddsTheResidualFirst) {
   for (const auto& [rows, cols, place] : layer_sizes) {
     SCOPED_TRACE(cols);
-    Twin x(dtype(), rows, cols, place), delta(dtype(), rows, cols, place), w(dtype(), 1, cols);
-    Twin y(dtype(), rows, cols, place), inverse(DType::f32, 1, rows);
+    TestMatrix x(dtype(), rows, cols, place), delta(dtype(), rows, cols, place),
+        w(dtype(), 1, cols);
+    TestMatrix y(dtype(), rows, cols, place), inverse(DType::f32, 1, rows);
     norm(y, inverse, x, w, &delta);
     x.expect_equal(0.0, "sum, in place");
     y.expect_equal(near(), "y");
@@ -98,14 +100,16 @@ TEST_P(CudaLayers, RmsNormAddsTheResidualFirst) {
 TEST_P(CudaLayers, RmsNormOfColumns) {
   for (const auto& [rows, cols, place] : layer_sizes) {
     SCOPED_TRACE(cols);
-    Twin x(dtype(), rows, cols, place), delta(dtype(), rows, cols, place), w(dtype(), 1, cols);
-    Twin y(dtype(), rows, cols, place), inverse(DType::f32, 1, rows),
+    TestMatrix x(dtype(), rows, cols, place), delta(dtype(), rows, cols, place),
+        w(dtype(), 1, cols);
+    TestMatrix y(dtype(), rows, cols, place), inverse(DType::f32, 1, rows),
         dy(dtype(), rows, cols, place);
-    Twin sums(DType::f32, 1, rows), products(DType::f32, 1, rows), all(DType::f32, 2, rows, {3, 0});
-    Twin dx(dtype(), rows, cols, place), dw(DType::f32, 1, cols);
+    TestMatrix sums(DType::f32, 1, rows), products(DType::f32, 1, rows),
+        all(DType::f32, 2, rows, {3, 0});
+    TestMatrix dx(dtype(), rows, cols, place), dw(DType::f32, 1, cols);
     for (std::int64_t row = 0; row < 2 * rows; ++row)  // sums of squares
       all.set(row / rows, row % rows, 1.0 + static_cast<double>(row % 7));
-    const auto forward = [&](Tensor (Twin::*side)()) {
+    const auto forward = [&](Tensor (TestMatrix::*side)()) {
       return ops::RowNormCall{.x = (x.*side)(),
                               .w = (w.*side)(),
                               .offset = 0.5F,
@@ -113,25 +117,25 @@ TEST_P(CudaLayers, RmsNormOfColumns) {
                               .y = (y.*side)(),
                               .inverse = (inverse.*side)()};
     };
-    const auto added = [&](Tensor (Twin::*side)()) {
+    const auto added = [&](Tensor (TestMatrix::*side)()) {
       auto call = forward(side);
       call.delta = (delta.*side)();
       call.sum = (x.*side)();
       return call;
     };
-    ops::rms_norm_row_sums(host_stream(), added(&Twin::host), sums.host());
-    ops::cuda::rms_norm_row_sums(device_stream(), added(&Twin::device), sums.device());
+    ops::rms_norm_row_sums(host_stream(), added(&TestMatrix::host), sums.host());
+    ops::cuda::rms_norm_row_sums(device_stream(), added(&TestMatrix::device), sums.device());
     x.expect_equal(0.0, "sum, in place");
     sums.expect_equal(1e-4, "sums of squares");
-    const auto normed = [&](Tensor (Twin::*side)()) {
+    const auto normed = [&](Tensor (TestMatrix::*side)()) {
       auto call = forward(side);
       call.row_sums = (all.*side)();
       return call;
     };
-    ops::rms_norm(host_stream(), normed(&Twin::host));
-    ops::cuda::rms_norm(device_stream(), normed(&Twin::device));
+    ops::rms_norm(host_stream(), normed(&TestMatrix::host));
+    ops::cuda::rms_norm(device_stream(), normed(&TestMatrix::device));
     y.expect_equal(near(), "y");
-    const auto backward = [&](Tensor (Twin::*side)()) {
+    const auto backward = [&](Tensor (TestMatrix::*side)()) {
       return ops::RowNormBackwardCall{.x = (x.*side)(),
                                       .w = (w.*side)(),
                                       .offset = 0.5F,
@@ -143,12 +147,12 @@ TEST_P(CudaLayers, RmsNormOfColumns) {
                                       .accumulate_dw = Accumulate::no,
                                       .row_sums = (all.*side)()};
     };
-    ops::rms_norm_backward_row_sums(host_stream(), backward(&Twin::host), products.host());
-    ops::cuda::rms_norm_backward_row_sums(device_stream(), backward(&Twin::device),
+    ops::rms_norm_backward_row_sums(host_stream(), backward(&TestMatrix::host), products.host());
+    ops::cuda::rms_norm_backward_row_sums(device_stream(), backward(&TestMatrix::device),
                                           products.device());
     products.expect_equal(1e-4, "products");
-    ops::rms_norm_backward(host_stream(), backward(&Twin::host));
-    ops::cuda::rms_norm_backward(device_stream(), backward(&Twin::device));
+    ops::rms_norm_backward(host_stream(), backward(&TestMatrix::host));
+    ops::cuda::rms_norm_backward(device_stream(), backward(&TestMatrix::device));
     dx.expect_equal(near(), "dx");
     dw.expect_equal(1e-4, "dw");
   }
@@ -159,9 +163,10 @@ TEST_P(CudaLayers, RmsNormBackward) {
     for (const auto accumulate : both)
       for (const auto result : {DType::f32, DType::bf16}) {
         SCOPED_TRACE(cols);
-        Twin x(dtype(), rows, cols, place), dy(dtype(), rows, cols, place), w(dtype(), 1, cols);
-        Twin y(dtype(), rows, cols), dx(dtype(), rows, cols, place), dw(result, 1, cols);
-        Twin inverse(DType::f32, 1, rows);
+        TestMatrix x(dtype(), rows, cols, place), dy(dtype(), rows, cols, place),
+            w(dtype(), 1, cols);
+        TestMatrix y(dtype(), rows, cols), dx(dtype(), rows, cols, place), dw(result, 1, cols);
+        TestMatrix inverse(DType::f32, 1, rows);
         norm(y, inverse, x, w);
         norm_backward(dx, dw, accumulate, dy, x, inverse, w);
         dx.expect_equal(near(), "dx");
@@ -177,8 +182,8 @@ TEST_P(CudaLayers, RmsNormBackward) {
 TEST_P(CudaLayers, RmsNormBackwardOfManyRows) {
   for (const std::int64_t cols : {1032, 301}) {
     SCOPED_TRACE(cols);
-    Twin x(dtype(), 530, cols), dy(dtype(), 530, cols), w(dtype(), 1, cols);
-    Twin dx(dtype(), 530, cols), dw(DType::f32, 1, cols), inverse(DType::f32, 1, 530);
+    TestMatrix x(dtype(), 530, cols), dy(dtype(), 530, cols), w(dtype(), 1, cols);
+    TestMatrix dx(dtype(), 530, cols), dw(DType::f32, 1, cols), inverse(DType::f32, 1, 530);
     norm_backward(dx, dw, Accumulate::no, dy, x, inverse, w);
     dx.expect_equal(near(), "dx");
     dw.expect_equal(1e-5, "dw");
@@ -192,7 +197,7 @@ TEST_P(CudaLayers, Rope) {
     for (const auto rotation : {ops::Rotation::forward, ops::Rotation::backward})
       for (const auto gap : {std::int64_t{7}, std::int64_t{16}}) {
         SCOPED_TRACE(head_dim);
-        Twin x(dtype(), 74, 3 * head_dim, {gap, 0}), cos_sin(DType::f32, 37, head_dim);
+        TestMatrix x(dtype(), 74, 3 * head_dim, {gap, 0}), cos_sin(DType::f32, 37, head_dim);
         ops::rope(host_stream(), x.host(), cos_sin.host(), {}, {37}, rotation);
         ops::cuda::rope(device_stream(), x.device(), cos_sin.device(), {}, {37}, rotation);
         x.expect_equal(near(), "x");
@@ -200,8 +205,8 @@ TEST_P(CudaLayers, Rope) {
 }
 
 TEST_P(CudaLayers, RopeCountsPositionsFromTheStartOfADocument) {
-  TwinIntegers starts({0, 0, 0, 3, 4, 4, 4, 4, 8, 0, 0, 0, 0, 0, 0, 0, 7, 7});
-  Twin x(dtype(), 18, 64, {8, 0}), cos_sin(DType::f32, 9, 32);
+  TestIntegers starts({0, 0, 0, 3, 4, 4, 4, 4, 8, 0, 0, 0, 0, 0, 0, 0, 7, 7});
+  TestMatrix x(dtype(), 18, 64, {8, 0}), cos_sin(DType::f32, 9, 32);
   ops::rope(host_stream(), x.host(), cos_sin.host(), starts.host(), {9}, ops::Rotation::forward);
   ops::cuda::rope(device_stream(), x.device(), cos_sin.device(), starts.device(), {9},
                   ops::Rotation::forward);
@@ -219,12 +224,12 @@ TEST_P(CudaLayers, ActivationAndItsGradientInPlace) {
       if (cols > 5000) continue;
       SCOPED_TRACE(fmt::format("activation {}, {} columns", static_cast<int>(kind), cols));
       const auto inputs = ops::inputs_of(kind) * cols;
-      Twin x(dtype(), rows, inputs, place, 3.0), y(dtype(), rows, cols, place);
-      Twin dy(dtype(), rows, cols, place), again(dtype(), rows, cols, place);
+      TestMatrix x(dtype(), rows, inputs, place, 3.0), y(dtype(), rows, cols, place);
+      TestMatrix dy(dtype(), rows, cols, place), again(dtype(), rows, cols, place);
       ops::activate(host_stream(), y.host(), x.host(), kind);
       ops::cuda::activate(device_stream(), y.device(), x.device(), kind);
       y.expect_equal(near(), "y");
-      Twin alone(dtype(), rows, inputs, place);
+      TestMatrix alone(dtype(), rows, inputs, place);
       ops::activate_backward(host_stream(), alone.host(), {}, dy.host(), x.host(), kind);
       ops::cuda::activate_backward(device_stream(), alone.device(), {}, dy.device(), x.device(),
                                    kind);
@@ -241,7 +246,7 @@ TEST_P(CudaLayers, ActivationAndItsGradientInPlace) {
 TEST_P(CudaLayers, ActivationOfHugeNumbersIsFinite) {
   for (const auto kind : all_activations) {
     const auto inputs = ops::inputs_of(kind) * 2;
-    Twin y(dtype(), 1, 2), x(dtype(), 1, inputs);
+    TestMatrix y(dtype(), 1, 2), x(dtype(), 1, inputs);
     const double numbers[] = {-200.0, 200.0, 3.0, 2.0};
     for (std::int64_t i = 0; i < inputs; ++i) x.set(0, i, numbers[i]);
     ops::activate(host_stream(), y.host(), x.host(), kind);

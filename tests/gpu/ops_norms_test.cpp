@@ -1,4 +1,4 @@
-#include "twin.hpp"
+#include "test_matrix.hpp"
 
 // LayerNorm and RMSNorm per head. RMSNorm of whole rows: ops_layers_test.cpp.
 
@@ -35,7 +35,7 @@ struct LayerNorm {
         db(DType::f32, 1, s.cols) {}
 
   void forward(bool adds) {
-    const auto call = [&](Tensor (Twin::*side)()) {
+    const auto call = [&](Tensor (TestMatrix::*side)()) {
       return ops::RowNormCall{.x = (x.*side)(),
                               .delta = adds ? (delta.*side)() : Tensor(),
                               .sum = adds ? (x.*side)() : Tensor(),
@@ -47,11 +47,11 @@ struct LayerNorm {
                               .mean = (mean.*side)(),
                               .inverse = (inverse.*side)()};
     };
-    ops::layer_norm(host_stream(), call(&Twin::host));
-    ops::cuda::layer_norm(device_stream(), call(&Twin::device));
+    ops::layer_norm(host_stream(), call(&TestMatrix::host));
+    ops::cuda::layer_norm(device_stream(), call(&TestMatrix::device));
   }
-  void backward(Accumulate accumulate, Twin& to) {
-    const auto call = [&](Tensor (Twin::*side)()) {
+  void backward(Accumulate accumulate, TestMatrix& to) {
+    const auto call = [&](Tensor (TestMatrix::*side)()) {
       return ops::RowNormBackwardCall{.x = (x.*side)(),
                                       .w = vector_of((w.*side)()),
                                       .offset = offset,
@@ -65,13 +65,13 @@ struct LayerNorm {
                                       .db = biased ? vector_of((db.*side)()) : Tensor(),
                                       .accumulate_db = accumulate};
     };
-    ops::layer_norm_backward(host_stream(), call(&Twin::host));
-    ops::cuda::layer_norm_backward(device_stream(), call(&Twin::device));
+    ops::layer_norm_backward(host_stream(), call(&TestMatrix::host));
+    ops::cuda::layer_norm_backward(device_stream(), call(&TestMatrix::device));
   }
 
   bool biased = true;
   float offset = 0;
-  Twin x, delta, w, b, y, mean, inverse, dy, dx, dw, db;
+  TestMatrix x, delta, w, b, y, mean, inverse, dy, dx, dw, db;
 };
 
 TEST_P(CudaNorms, LayerNorm) {
@@ -137,10 +137,10 @@ TEST_P(CudaNorms, RmsNormPerHead) {
        {HeadSizes{5, 7, 6, 3}, HeadSizes{13, 3, 64, 8}, HeadSizes{300, 4, 128, 0},
         HeadSizes{3, 2, 520, 8}}) {
     SCOPED_TRACE(cols);
-    Twin x(dtype(), rows, groups * cols, {gap, 0}), y(dtype(), rows, groups * cols, {gap, 0});
-    Twin dy(dtype(), rows, groups * cols, {gap, 0}), w(dtype(), 1, cols);
-    Twin inverse(DType::f32, rows, groups), dw(DType::f32, 1, cols);
-    const auto forward = [&](Tensor (Twin::*side)()) {
+    TestMatrix x(dtype(), rows, groups * cols, {gap, 0}), y(dtype(), rows, groups * cols, {gap, 0});
+    TestMatrix dy(dtype(), rows, groups * cols, {gap, 0}), w(dtype(), 1, cols);
+    TestMatrix inverse(DType::f32, rows, groups), dw(DType::f32, 1, cols);
+    const auto forward = [&](Tensor (TestMatrix::*side)()) {
       return ops::RowNormCall{.x = (x.*side)(),
                               .w = vector_of((w.*side)()),
                               .offset = 0.5F,
@@ -148,13 +148,13 @@ TEST_P(CudaNorms, RmsNormPerHead) {
                               .y = (y.*side)(),
                               .inverse = (inverse.*side)()};
     };
-    ops::rms_norm(host_stream(), forward(&Twin::host));
-    ops::cuda::rms_norm(device_stream(), forward(&Twin::device));
+    ops::rms_norm(host_stream(), forward(&TestMatrix::host));
+    ops::cuda::rms_norm(device_stream(), forward(&TestMatrix::device));
     y.expect_equal(near(), "y");
     inverse.expect_equal(1e-5, "inverse");
-    Twin dx(dtype(), rows, groups * cols, {gap, 0});
-    const auto backward = [&](Twin& to, Accumulate accumulate) {
-      const auto on = [&](Tensor (Twin::*side)()) {
+    TestMatrix dx(dtype(), rows, groups * cols, {gap, 0});
+    const auto backward = [&](TestMatrix& to, Accumulate accumulate) {
+      const auto on = [&](Tensor (TestMatrix::*side)()) {
         return ops::RowNormBackwardCall{.x = (x.*side)(),
                                         .w = vector_of((w.*side)()),
                                         .offset = 0.5F,
@@ -165,8 +165,8 @@ TEST_P(CudaNorms, RmsNormPerHead) {
                                         .dw = vector_of((dw.*side)()),
                                         .accumulate_dw = accumulate};
       };
-      ops::rms_norm_backward(host_stream(), on(&Twin::host));
-      ops::cuda::rms_norm_backward(device_stream(), on(&Twin::device));
+      ops::rms_norm_backward(host_stream(), on(&TestMatrix::host));
+      ops::cuda::rms_norm_backward(device_stream(), on(&TestMatrix::device));
       to.expect_equal(2.0 * near(), "dx", 1.0);
       dw.expect_equal(2e-4, "dw", 1.0);
     };

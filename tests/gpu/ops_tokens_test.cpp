@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "twin.hpp"
+#include "test_matrix.hpp"
 
 namespace llamesh::test {
 namespace {
@@ -22,8 +22,8 @@ TEST_P(CudaTokens, CrossEntropyAndItsGradient) {
       auto tokens = random_tokens(rows, cols);
       if (rows > 2) tokens[1] = -1;
       tokens.back() = static_cast<std::int32_t>(cols - 1);
-      TwinIntegers targets(tokens);
-      Twin logits(dtype(), rows, cols, place, 4.0), losses(DType::f32, 1, rows);
+      TestIntegers targets(tokens);
+      TestMatrix logits(dtype(), rows, cols, place, 4.0), losses(DType::f32, 1, rows);
       ops::cross_entropy(host_stream(), losses.host(), logits.host(), targets.host(), 0.25F,
                          gradient);
       ops::cuda::cross_entropy(device_stream(), losses.device(), logits.device(), targets.device(),
@@ -36,10 +36,10 @@ TEST_P(CudaTokens, CrossEntropyAndItsGradient) {
 // The maximum in the first, a middle and the last place in the online sum, next to minus infinity.
 TEST_P(CudaTokens, CrossEntropyWithAPeak) {
   for (const std::int64_t peak : {0, 2500, 5002}) {
-    Twin logits(dtype(), 1, 5003, {}, 10.0), losses(DType::f32, 1, 1);
+    TestMatrix logits(dtype(), 1, 5003, {}, 10.0), losses(DType::f32, 1, 1);
     logits.set(0, peak, 90.0);
     logits.set(0, 1, -HUGE_VAL);
-    TwinIntegers targets({17});
+    TestIntegers targets({17});
     ops::cross_entropy(host_stream(), losses.host(), logits.host(), targets.host(), 1.0F,
                        ops::WithGradient::yes);
     ops::cuda::cross_entropy(device_stream(), losses.device(), logits.device(), targets.device(),
@@ -50,9 +50,9 @@ TEST_P(CudaTokens, CrossEntropyWithAPeak) {
 }
 
 TEST_P(CudaTokens, CrossEntropyIsNotANumberWhereALogitIsNot) {
-  Twin logits(dtype(), 1, 40), losses(DType::f32, 1, 1);
+  TestMatrix logits(dtype(), 1, 40), losses(DType::f32, 1, 1);
   logits.set(0, 3, std::nan(""));
-  TwinIntegers targets({7});
+  TestIntegers targets({7});
   ops::cuda::cross_entropy(device_stream(), losses.device(), logits.device(), targets.device(),
                            1.0F, ops::WithGradient::no);
   const auto bytes = losses.downloaded();
@@ -70,9 +70,9 @@ TEST_P(CudaTokens, CrossEntropyOfParts) {
         SCOPED_TRACE(cols);
         auto tokens = random_tokens(rows, cols);
         if (rows > 2) tokens[1] = -1;
-        TwinIntegers targets(tokens);
-        Twin logits(dtype(), rows, cols, place, 4.0), losses(DType::f32, 1, rows);
-        Twin parts(DType::f32, t * rows, 3);
+        TestIntegers targets(tokens);
+        TestMatrix logits(dtype(), rows, cols, place, 4.0), losses(DType::f32, 1, rows);
+        TestMatrix parts(DType::f32, t * rows, 3);
         const auto first = [&](std::int64_t rank) { return cols * rank / t; };
         const auto mine = [&](const Tensor& all, std::int64_t rank) {
           return all.slice_cols(first(rank), first(rank + 1) - first(rank));
@@ -100,15 +100,15 @@ TEST_P(CudaTokens, CrossEntropyOfParts) {
 TEST_P(CudaTokens, CrossEntropyOfOnePartIsThatOfTheWhole) {
   for (const auto& [rows, cols, place] : token_sizes) {
     SCOPED_TRACE(cols);
-    TwinIntegers targets(random_tokens(rows, cols));
-    Twin logits(dtype(), rows, cols, place, 4.0), losses(DType::f32, 1, rows);
+    TestIntegers targets(random_tokens(rows, cols));
+    TestMatrix logits(dtype(), rows, cols, place, 4.0), losses(DType::f32, 1, rows);
     const auto before = logits.downloaded();
     ops::cuda::cross_entropy(device_stream(), losses.device(), logits.device(), targets.device(),
                              0.25F, ops::WithGradient::yes);
     const auto whole = std::pair(losses.downloaded(), logits.downloaded());
     logits.set(0, 0, logits.get(0, 0));  // restores them
     ASSERT_EQ(logits.downloaded(), before);
-    Twin part(DType::f32, rows, 3);
+    TestMatrix part(DType::f32, rows, 3);
     ops::cuda::cross_entropy_part(device_stream(), part.device(), logits.device(), targets.device(),
                                   0);
     ops::cuda::cross_entropy_from_parts(device_stream(), losses.device(), logits.device(),
@@ -125,8 +125,8 @@ TEST_P(CudaTokens, EmbeddingTakesRows) {
   for (const auto& [cols, place] : {std::pair<std::int64_t, Place>{21, {}}, {64, {8, 0}}})
     for (const auto& [first_row, rows] : parts_of_11) {
       SCOPED_TRACE(first_row);
-      TwinIntegers tokens(random_tokens(50, 11));
-      Twin table(dtype(), rows, cols), out(dtype(), 50, cols, place);
+      TestIntegers tokens(random_tokens(50, 11));
+      TestMatrix table(dtype(), rows, cols), out(dtype(), 50, cols, place);
       for (const auto accumulate : {Accumulate::no, Accumulate::yes}) {
         ops::embedding(host_stream(), out.host(), tokens.host(), table.host(), first_row,
                        accumulate);
@@ -152,8 +152,8 @@ TEST_P(CudaTokens, EmbeddingBackwardSumsEqualTokens) {
       for (const auto& [count, cols] :
            {std::pair<std::int64_t, std::int64_t>{1, 8}, {70, 21}, {301, 264}, {600, 64}}) {
         SCOPED_TRACE(count);
-        TwinIntegers tokens(skewed_tokens(count, vocabulary));
-        Twin dout(dtype(), count, cols), dtable(result, vocabulary, cols);
+        TestIntegers tokens(skewed_tokens(count, vocabulary));
+        TestMatrix dout(dtype(), count, cols), dtable(result, vocabulary, cols);
         ops::embedding_backward(host_stream(), dtable.host(), dout.host(), tokens.host(), 0,
                                 accumulate);
         ops::cuda::embedding_backward(device_stream(), dtable.device(), dout.device(),
@@ -174,8 +174,8 @@ TEST_P(CudaTokens, EmbeddingBackwardOfRunsOfAnyLength) {
     runs.insert(runs.end(), static_cast<std::size_t>(length), token);
   const auto count = std::ssize(runs);
   std::ranges::shuffle(runs, generator());
-  TwinIntegers tokens(runs);
-  Twin dout(dtype(), count, 72), dtable(DType::f32, 11, 72);
+  TestIntegers tokens(runs);
+  TestMatrix dout(dtype(), count, 72), dtable(DType::f32, 11, 72);
   ops::embedding_backward(host_stream(), dtable.host(), dout.host(), tokens.host(), 0,
                           Accumulate::yes);
   ops::cuda::embedding_backward(device_stream(), dtable.device(), dout.device(), tokens.device(), 0,
@@ -188,8 +188,8 @@ TEST_P(CudaTokens, EmbeddingBackwardOfAPart) {
   for (const std::int64_t first_row : {2, 5})
     for (const auto accumulate : {Accumulate::no, Accumulate::yes}) {
       SCOPED_TRACE(first_row);
-      TwinIntegers tokens(skewed_tokens(70, 40));
-      Twin dout(dtype(), 70, 21), dtable(DType::f32, 20, 21);
+      TestIntegers tokens(skewed_tokens(70, 40));
+      TestMatrix dout(dtype(), 70, 21), dtable(DType::f32, 20, 21);
       ops::embedding_backward(host_stream(), dtable.host(), dout.host(), tokens.host(), first_row,
                               accumulate);
       ops::cuda::embedding_backward(device_stream(), dtable.device(), dout.device(),
@@ -201,8 +201,9 @@ TEST_P(CudaTokens, EmbeddingBackwardOfAPart) {
 #ifdef LLAMESH_CUDA_EMULATED
 // On a GPU this would make the device unusable for the process.
 TEST_P(CudaTokens, RefuseWhatIsInNoVocabulary) {
-  TwinIntegers below({3, -1}), beyond({3, 11});
-  Twin table(dtype(), 11, 4), out(dtype(), 2, 4), logits(dtype(), 2, 11), losses(DType::f32, 1, 2);
+  TestIntegers below({3, -1}), beyond({3, 11});
+  TestMatrix table(dtype(), 11, 4), out(dtype(), 2, 4), logits(dtype(), 2, 11),
+      losses(DType::f32, 1, 2);
   EXPECT_ANY_THROW(ops::cuda::embedding(device_stream(), out.device(), below.device(),
                                         table.device(), 0, Accumulate::no));
   EXPECT_ANY_THROW(ops::cuda::embedding_backward(device_stream(), table.device(), out.device(),
@@ -214,10 +215,10 @@ TEST_P(CudaTokens, RefuseWhatIsInNoVocabulary) {
 
 TEST(CudaPositions, CountFromTheDocumentsStart) {
   for (const std::int32_t first : {0, 5}) {
-    TwinIntegers ids(std::vector<std::int32_t>(600, -1));
+    TestIntegers ids(std::vector<std::int32_t>(600, -1));
     std::vector<std::int32_t> numbers;
     for (std::int32_t m = 0; m < 600; ++m) numbers.push_back((first + m % 300) / 7 * 7);
-    TwinIntegers starts(numbers), none({});
+    TestIntegers starts(numbers), none({});
     for (auto* documents : {&none, &starts}) {
       ops::token_positions(host_stream(), ids.host(), documents->host(), {300, first});
       ops::cuda::token_positions(device_stream(), ids.device(), documents->device(), {300, first});

@@ -44,7 +44,7 @@ kill_what_is_left() {
 # step SECONDS COMMAND...: writes all output to the part's log, and its table (or its end) to the summary. While $budget
 # is "ask", it adds SECONDS to $seconds_of_part instead.
 grace=10  # seconds from TERM to KILL
-patience=${LLAMESH_VISIT_PATIENCE:-1}  # times every limit: a rehearsal gets what other tests leave of the cores
+patience=${LLAMESH_VISIT_PATIENCE:-1}  # times every limit: a dry run gets the cores that other tests leave
 step() {
   local seconds=$1 status=0 start=$SECONDS log=$out/$part.log first
   shift

@@ -39,7 +39,7 @@ TEST(ConfigMutations, AreReadAsByTransformersOrRefused) {
       auto config = model.at("config");
       for (const auto& [key, value] : mutation.at(0).items()) config[key] = value;
       for (const auto& key : mutation.at(1)) config.erase(key.get<std::string>());
-      // The difference from the original's verdict; null: refused.
+      // Difference from the original's result; null: refused.
       auto expected = mutation.at(2);
       if (!expected.is_null()) expected = original.patch(expected);
       const auto actual = verdict(config);

@@ -316,7 +316,8 @@ void expect_same_memory(const StepPlan& a, const StepPlan& b) {
     EXPECT_NEAR(static_cast<double>(a.at_peak[use]), static_cast<double>(b.at_peak[use]), slack)
         << "rank " << a.rank << ", " << name_of(name);
   }
-  EXPECT_NEAR(static_cast<double>(a.valley), static_cast<double>(b.valley), sums_on_cpu);
+  EXPECT_NEAR(static_cast<double>(a.allocated_after_step),
+              static_cast<double>(b.allocated_after_step), sums_on_cpu);
   EXPECT_EQ(a.on_host, b.on_host);
 }
 

@@ -134,7 +134,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 /// This rank's additional bytes: after its second step, and the peak within it.
 struct Footprint {
-  std::int64_t valley, peak;
+  std::int64_t allocated_after_step, peak;
 };
 Footprint footprint_of(const train::Inputs& in) {
   const auto before = device::MemoryMeter::instance().in_use();
@@ -159,7 +159,8 @@ TEST(SecondaryShards, AreAllThatIsHeldMoreAtRest) {
     in.sharding.reshard_after_forward = sharding::ReshardAfterForward{2};
     const auto setup = plan::make_planned_setup(world(), in);
     const auto gathered = gathered_by(*setup.layout, sharding::Reshard::to_group);
-    EXPECT_EQ(footprint_of(in).valley - without.valley, gathered.over_group / 2 * size_of(dtype));
+    EXPECT_EQ(footprint_of(in).allocated_after_step - without.allocated_after_step,
+              gathered.over_group / 2 * size_of(dtype));
   }
 }
 
@@ -181,7 +182,7 @@ TEST(Prefetch, HoldsTheUnitsAheadAtThePeak) {
     in.sharding.prefetch = prefetch;
     const auto ahead = footprint_of(in);
     EXPECT_EQ(ahead.peak - none.peak, prefetch * layer);
-    EXPECT_EQ(ahead.valley, none.valley);
+    EXPECT_EQ(ahead.allocated_after_step, none.allocated_after_step);
   }
   in.sharding.prefetch_limit = 5 * layer / 2;
   EXPECT_EQ(footprint_of(in).peak - none.peak, 2 * layer);
@@ -322,7 +323,7 @@ TEST_P(AtRest, ARankHolds16Or18BytesAParameter) {
   EXPECT_GE(static_cast<double>(held), formula);
   EXPECT_LE(static_cast<double>(held), 1.02 * formula + 2 * staging);
   EXPECT_EQ(held, after_one) << "the second step left something behind";
-  EXPECT_GT(record.peak, record.valley);
+  EXPECT_GT(record.peak, record.allocated_after_step);
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -6,7 +6,7 @@
 
 #include "checkpoint/format/state_reader.hpp"
 #include "checkpoint/memory/memory_folder.hpp"
-#include "forged_image.hpp"
+#include "forged_snapshot.hpp"
 #include "runs/whole_run.hpp"
 #include "train/records/run_state.hpp"
 
@@ -121,7 +121,7 @@ INSTANTIATE_TEST_SUITE_P(
       return name;
     });
 
-// Images whose hashes are right and whose contents are not.
+// Snapshots whose hashes are right and whose contents are not.
 TEST(MemoryResumeFromForgeries, ContinuesFromTheDisk) {
   using nlohmann::json;
   constexpr std::int64_t beyond = std::int64_t{1} << 62U;
@@ -132,7 +132,7 @@ TEST(MemoryResumeFromForgeries, ContinuesFromTheDisk) {
   unbroken.checkpoint.memory = {};
   run_to_the_end(unbroken);
   const auto topology = comm::discover_topology(world(), in.mesh.ranks_per_node);
-  const std::vector<std::function<void(checkpoint::ImageHeader&, json&)>> forgeries{
+  const std::vector<std::function<void(checkpoint::SnapshotHeader&, json&)>> forgeries{
       [](auto& header, json&) { header.step = 7; },
       [](auto&, json& text) { text["step"] = 7; },
       [](auto&, json& text) { text.erase("tokens"); },
@@ -145,8 +145,8 @@ TEST(MemoryResumeFromForgeries, ContinuesFromTheDisk) {
     world().barrier();
     for (int node = 0; world().rank() == 0 && node < topology.nodes; ++node)
       for (const auto& file : checkpoint::files_in(memory_folder_of(in, topology, node))) {
-        if (!checkpoint::MemoryImage::read_header(file)) continue;  // the mark of the job
-        forge(file, [&](checkpoint::ImageHeader& header, std::string& text) {
+        if (!checkpoint::MemorySnapshot::read_header(file)) continue;  // the mark of the job
+        forge(file, [&](checkpoint::SnapshotHeader& header, std::string& text) {
           if (header.step != 6) return;
           auto parsed = json::parse(text);
           change(header, parsed);
@@ -160,12 +160,12 @@ TEST(MemoryResumeFromForgeries, ContinuesFromTheDisk) {
   }
 }
 
-// Without replicas on another node and without partner copies, the disk is the only place.
+// Without replicas on another node and without replicas on other nodes, the disk is the only place.
 TEST(MemoryResumeWithoutCopies, ContinuesFromTheDisk) {
   const SharedFolder folder;
   auto in = memory_inputs(folder.path());
   in.sharding.strategy = Strategy::full_shard;
-  in.checkpoint.memory.partner = checkpoint::PartnerCopy::off;
+  in.checkpoint.memory.partner = checkpoint::RemoteReplicas::off;
   train_and_vanish(in, 8);
   const auto topology = comm::discover_topology(world(), in.mesh.ranks_per_node);
   world().barrier();
@@ -196,7 +196,7 @@ TEST(MemoryResumeAfterTheUserWentBack, ContinuesFromTheDisk) {
   EXPECT_EQ(train::read_run_state(in.run.folder)->first_step, 3);
 }
 
-// A save on disk does not finish. It was due, so the next start makes it before its first step.
+// A save on disk does not finish. It was due, so the next launch makes it before its first step.
 TEST(MemoryResumeAfterAnUnfinishedSave, SavesFirst) {
   const SharedFolder folder;
   auto in = memory_inputs(folder.path());

@@ -81,9 +81,9 @@ void expect_as_planned(const train::Inputs& in) {
   measure_once(trainer, in.precision.parameters);
   const auto planned = plan::plan_step(setup, this_machine(), world().rank());
   trainer.train_step();
-  MemoryByUse valley{}, at_peak{};
+  MemoryByUse after_step{}, at_peak{};
   const auto record = trainer.train_step([] {}, [&](double) {  // when the trainer measures
-    valley = difference(meter.by_use(), before);
+    after_step = difference(meter.by_use(), before);
     at_peak = difference(meter.by_use_at_peak(), before);
     return 0;
   });
@@ -93,10 +93,10 @@ void expect_as_planned(const train::Inputs& in) {
     EXPECT_EQ(planned.at_peak[use], at_peak[use]) << name_of(name);
   }
   const auto planned_scratch = scratch(planned.at_peak);
-  EXPECT_EQ(planned.valley - planned_scratch, sum(valley) - scratch(valley));
+  EXPECT_EQ(planned.allocated_after_step - planned_scratch, sum(after_step) - scratch(after_step));
   EXPECT_LE(planned_scratch, scratch(at_peak));
   if (earlier_scratch == 0) {
-    expect_within_3_percent(planned.valley, sum(valley), "valley");
+    expect_within_3_percent(planned.allocated_after_step, sum(after_step), "memory after a step");
     expect_within_3_percent(planned.peak, sum(at_peak), "peak");
   }
   EXPECT_EQ(planned.on_host, record.on_host - on_host_before);

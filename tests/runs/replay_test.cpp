@@ -158,7 +158,7 @@ TEST(Replay, ChangesNoOtherMeasurement) {
     EXPECT_EQ(replayed[i].experts->z_loss, plain[i].experts->z_loss);
     EXPECT_EQ(replayed[i].tokens, plain[i].tokens);
     EXPECT_EQ(replayed[i].peak, plain[i].peak);
-    EXPECT_EQ(replayed[i].valley, plain[i].valley);
+    EXPECT_EQ(replayed[i].allocated_after_step, plain[i].allocated_after_step);
   }
 }
 

@@ -116,7 +116,7 @@ TEST(ResumeGathers, UnderAnotherReshardingAndPrefetchIsExact) {
   }
 }
 
-// The faster method is measured at every start, and bits depend on it.
+// The faster method is measured at every launch, and bits depend on it.
 TEST(ResumeBf16, ComputesProductsAsTheCheckpointsRunDid) {
   const SharedFolder folder;
   auto in = inputs_in(folder.path());

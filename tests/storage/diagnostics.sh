@@ -43,10 +43,10 @@ goes_on "steps 2-3 are not traced: rank 0 on "
 [[ -z $(find "$folder/run/trace" -type f) ]] || give_up "files of a trace are left"
 
 train 0 0 "" "write 0 none" profile.steps=3-9
-goes_on "profile.steps is 3-9, but this start takes steps 1 to 4: only 3-4 are traced"
+goes_on "profile.steps is 3-9, but this launch takes steps 1 to 4: only 3-4 are traced"
 says 1 "steps 3-4 are traced in "
 train 0 0 "" "write 0 none" profile.steps=9
-goes_on "profile.steps is 9, but this start takes steps 1 to 4: nothing is traced"
+goes_on "profile.steps is 9, but this launch takes steps 1 to 4: nothing is traced"
 [[ ! -e $folder/run/trace ]] || give_up "a folder for a trace of nothing"
 
 events=(log.tensorboard=true)
@@ -57,7 +57,7 @@ goes_on "no more events for TensorBoard: .*No space left on device; the run goes
 
 train 0 1 "" "write 2 ENOSPC" log.ranks=true
 goes_on "log.rank-00001.txt: No space left on device; nothing more goes into this log"
-# Rank 0 is slow to write the report of a run that was told to stop: nobody takes the ranks that wait for it for lost.
+# Rank 0 is slow to write the report of a run that was asked to stop: the ranks that wait for it must not count as lost.
 rm -rf "$folder/run"
 timeout -k 10 "$(stretched 300)" "$mpirun" 2 env "LD_PRELOAD=$shim" "LLAMESH_FAIL=rename 1 7" "LLAMESH_FAIL_BELOW=$folder/run/report.html" \
   "$llamesh" train inputs/tiny.yaml "run.folder=$folder/run" train.threads=1 train.steps=1000000 log.every_steps=1000 \

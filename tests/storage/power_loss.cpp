@@ -46,7 +46,7 @@ namespace fs = std::filesystem;
 
 const fs::path run_folder = "runs/tiny";
 
-/// A point in the record, with the results allowed for a start there.
+/// A point in the record, with the results allowed for a launch there.
 struct Expected {
   std::int64_t committed = 0;             // newest committed checkpoint's step
   std::optional<std::int64_t> under_way;  // a checkpoint whose rename is not yet on disk
@@ -141,7 +141,7 @@ std::vector<Plan> choose(std::vector<Plan> plans, std::size_t count, std::size_t
   return plans;
 }
 
-/// A start like a run's, in this process.
+/// A launch like a run's, in this process.
 class Start {
  public:
   explicit Start(const std::string& model_config)
@@ -152,7 +152,7 @@ class Start {
   std::pair<std::int64_t, std::vector<float>> find(const fs::path& folder) {
     setup_logging();
     spdlog::set_level(spdlog::level::off);
-    // A start would wait for another host's lease; this one is left by the killed process.
+    // A launch would wait for another host's lease; this one is left by the killed process.
     fs::remove(folder / "checkpoints/.lease");
     checkpoint::Store store(folder / "checkpoints", {}, world());
     job_.fill(0);
@@ -282,7 +282,7 @@ class Replay {
       trouble = error.what();
     }
     if (trouble.empty()) return;
-    if (++bad_ > max_told) return;
+    if (++bad_ > max_reported) return;
     fmt::print("after call {} (plan {}, call {} {}; step {} is committed): {}\n", plan.point,
                static_cast<int>(plan.kind), plan.one, calls_[plan.one].name, expected.committed,
                trouble);
@@ -297,7 +297,7 @@ class Replay {
         << expected.committed << ' ' << expected.under_way.value_or(expected.committed) << '\n';
   }
 
-  static constexpr std::size_t max_told = 5;
+  static constexpr std::size_t max_reported = 5;
   Options options_;
   std::vector<RecordedCall> calls_;
   std::mt19937_64 random_;

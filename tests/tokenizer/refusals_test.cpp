@@ -92,7 +92,7 @@ TEST(TokenizerRefusals, MalformedFilesAreExplained) {
   refused("gpt2.json", "/model/vocab/the", 2000000000, "far more than there are tokens");
   refused("gpt2.json", "/model/vocab/the", 5, "have the same id 5");
   refused("gpt2.json", "/model/merges/3", "a b c", "not two tokens");
-  refused("gpt2.json", "/model/merges/3", 4, "neither a text nor a pair");
+  refused("gpt2.json", "/model/merges/3", 4, "a string or a pair of strings");
   refused("gpt2.json", "/model/merges/3", "no such", "'no' is not in the vocabulary");
   refused("gpt2.json", "/added_tokens/0/id", 7,
           "has id 7 here, but the tokenizers library gives it 0");

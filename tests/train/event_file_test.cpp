@@ -144,7 +144,7 @@ TEST_F(Events, BeginWithTheVersionAndTheStart) {
   ASSERT_EQ(events.size(), 2U);
   EXPECT_EQ(events[0].file_version, "brain.Event:2");
   EXPECT_TRUE(events[1].is_start);
-  EXPECT_EQ(events[1].step, 8);  // the first step that this start will write
+  EXPECT_EQ(events[1].step, 8);  // the first step that this launch will write
   EXPECT_GT(events[1].wall_time, 1.7e9);
 }
 
@@ -158,7 +158,7 @@ TEST_F(Events, HoldEveryScalarByItsTag) {
               .seconds = 0.5,
               .tokens_per_second = 2000,
               .mfu = 0.45,
-              .valley = 1 << 20,
+              .allocated_after_step = 1 << 20,
               .peak = 1 << 21,
               .traffic = {{"replicate", 5}, {"shard", 6}},
               .traffic_between_nodes = {{"replicate", 4}},
@@ -235,7 +235,7 @@ TEST_F(Events, OfLaterStepsAreReplacedByAResumedRun) {
 TEST_F(Events, ComeBehindThoseOfANodeWhoseClockIsAhead) {
   fs::create_directories(folder_);
   std::ofstream(folder_ / "events.out.tfevents.99999999999999999999.x") << "no number";
-  std::ofstream(folder_ / "events.out.tfevents.5000000000.node7") << "of the start before";
+  std::ofstream(folder_ / "events.out.tfevents.5000000000.node7") << "of the launch before";
   { const EventFile file(folder_, 0); }
   bool found = false;
   for (const auto& file : files_in(folder_))

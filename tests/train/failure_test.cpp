@@ -210,7 +210,7 @@ class FailureFile : public testing::Test {
   test::TemporaryFolder folder_;
 };
 
-TEST_F(FailureFile, HasTheVerdictInParts) {
+TEST_F(FailureFile, HasTheDiagnosisInParts) {
   record_failure(folder_.path(), ExitCode::stopped_early,
                  comm::Diagnosis{.line = "rank 2 on node3 has not come",
                                  .ranks = {2},

@@ -21,7 +21,7 @@ TEST(GemmPeak, IsTheBestWindow) {
   EXPECT_EQ(peak_of({{200e9, 20e9, 230e9, 228e9, 210e9}}).rate(), 230e9);
 }
 
-TEST(GemmPeak, TellsOfWindowsThatDiffer) {
+TEST(GemmPeak, ReportsWindowsThatDiffer) {
   EXPECT_EQ(peak_of({{225e9, 231e9, 235e9, 20e9, 230e9}}).describe(), "GEMM peak 235 GFLOP/s");
   EXPECT_EQ(peak_of({{225e9, 60e9, 90e9, 20e9, 230e9}}).describe(),
             "GEMM peak 230 GFLOP/s (unsure, half of the time below 90: other work on these "

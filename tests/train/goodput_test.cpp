@@ -41,19 +41,19 @@ TEST(Goodput, ParsesTheTimeOfAState) {
     EXPECT_FALSE(parse_utc(text)) << text;
 }
 
-TEST(Gap, BelongsToTheDiagnosisUpToTheVerdict) {
+TEST(Gap, IsDiagnosingUntilARankIsNamed) {
   const auto after = [](const Gap& gap) {
     Goodput goodput;
     add_gap(goodput, gap);
     return goodput;
   };
-  const Gap verdict{.same_allocation = true,
-                    .has_culprit = true,
-                    .last_step = 100,
-                    .ended = 130,
-                    .launched = 134};
-  EXPECT_EQ(after(verdict), (Goodput{.starting = 4, .diagnosing = 30}));
-  auto queued = verdict;
+  const Gap diagnosis{.same_allocation = true,
+                      .has_faulty_rank = true,
+                      .last_step = 100,
+                      .ended = 130,
+                      .launched = 134};
+  EXPECT_EQ(after(diagnosis), (Goodput{.starting = 4, .diagnosing = 30}));
+  auto queued = diagnosis;
   queued.same_allocation = false;
   EXPECT_EQ(after(queued), Goodput{.diagnosing = 30}) << "the rest is the queue's";
   EXPECT_EQ(after({.same_allocation = true, .last_step = 100, .launched = 110}),

@@ -181,7 +181,7 @@ TEST_F(Metrics, StartInAnEmptyFile) {
   EXPECT_EQ(lines().size(), 1U);
 }
 
-TEST_F(Metrics, TellOfEvents) {
+TEST_F(Metrics, HaveEvents) {
   MetricsFile file(path_, 0);
   file.write_validation(30, 1.0 / 7);
   file.write_event("resumed", 31, "from \"step_31\"\n");
@@ -196,7 +196,7 @@ TEST_F(Metrics, TellOfEvents) {
   EXPECT_EQ(resumed.at("detail"), "from \"step_31\"\n");
 }
 
-TEST_F(Metrics, TellWhereAndHowARunStarted) {
+TEST_F(Metrics, SayWhereAndHowARunStarted) {
   MetricsFile file(path_, 0);
   file.write_start("resume", 5, "replicate=2", "replicate=2 x shard=3");
   file.write_startup(6, {{"launch", 0.25}, {"MPI_Init", 1.5}});
@@ -251,7 +251,7 @@ TEST(Fields, SayWhatPeopleLookForFirstThingsFirst) {
   record.lr = 3e-4;
   record.tokens_per_second = 12345;
   record.mfu = 0.42;
-  record.valley = 3 << 20;
+  record.allocated_after_step = 3 << 20;
   record.peak = 5 << 20;
   const std::vector<std::string> expected{"step    9/1000",    "loss 2.3457",     "12345 tokens/s",
                                           "MFU 42 %",          "grad norm 1.500", "lr 3.00e-04",

@@ -23,8 +23,8 @@ TEST(OddOnesOut, AreThoseThatDifferFromMost) {
 }
 
 TEST(Diagnosis, NamesEachBadHostOnceAndHowToLeaveItOut) {
-  EXPECT_EQ(verdict({{"build", "", {}}, {"clocks", "", {}}}), "All checks passed.\n");
-  const auto text = verdict({{"build", "", {{"n3", "runs another build"}}},
+  EXPECT_EQ(summary({{"build", "", {}}, {"clocks", "", {}}}), "All checks passed.\n");
+  const auto text = summary({{"build", "", {{"n3", "runs another build"}}},
                              {"clocks", "", {{"n3", "late"}, {"n1", "early"}}}});
   EXPECT_NE(text.find("--exclude=n1,n3\n"), std::string::npos) << text;
   EXPECT_NE(text.find("build on n3: runs another build"), std::string::npos) << text;
@@ -33,9 +33,9 @@ TEST(Diagnosis, NamesEachBadHostOnceAndHowToLeaveItOut) {
 
 TEST(Diagnosis, WarnsOfWhatNoHostIsToBlameFor) {
   Finding finding{"links", "", {}, {"link n1 <-> n2 is slow"}};
-  EXPECT_EQ(verdict({finding}), "warning: links: link n1 <-> n2 is slow\nAll checks passed.\n");
+  EXPECT_EQ(summary({finding}), "warning: links: link n1 <-> n2 is slow\nAll checks passed.\n");
   finding.bad = {{"n3", "slow"}};
-  const auto text = verdict({finding});
+  const auto text = summary({finding});
   EXPECT_TRUE(text.starts_with("warning: links: ")) << text;
   EXPECT_NE(text.find("--exclude=n3\n"), std::string::npos) << text;
 }
@@ -90,7 +90,7 @@ TEST_F(PreflightTest, WantsRoomForTwoAndAHalfCheckpoints) {
 class SharedFolderTest : public testing::Test {
  protected:
   /// Returns, on every rank, the error that `check` throws on the reporting rank.
-  static std::string told(const std::function<void()>& check) {
+  static std::string reported(const std::function<void()>& check) {
     std::string text;
     try {
       check();
@@ -114,7 +114,7 @@ class SharedFolderTest : public testing::Test {
 
 TEST_F(SharedFolderTest, IsFoundToBeOneAndLeftAsItWas) {
   const test::SharedFolder shared;
-  EXPECT_EQ(told([&] { check_shared_folder(world(), true, shared.path()); }), "");
+  EXPECT_EQ(reported([&] { check_shared_folder(world(), true, shared.path()); }), "");
   EXPECT_TRUE(is_empty(shared.path()));
 }
 
@@ -124,14 +124,14 @@ TEST_F(SharedFolderTest, OfEachNodeItsOwnIsRefused) {
   const bool last = world().rank() == world().size() - 1;
   const test::SharedFolder shared;
   const auto& folder = last ? own.path() : shared.path();
-  const auto text = told([&] { check_shared_folder(world(), true, folder, 200ms); });
+  const auto text = reported([&] { check_shared_folder(world(), true, folder, 200ms); });
   const auto host = this_process().host;
   EXPECT_NE(text.find(fmt::format("on {} is not the one on {}", host, host)), std::string::npos)
       << text;
   EXPECT_NE(text.find("name one on a file system that all of them mount"), std::string::npos);
   EXPECT_TRUE(is_empty(folder));
   // A rank that does not represent its node is not checked.
-  EXPECT_EQ(told([&] { check_shared_folder(world(), !last, folder); }), "");
+  EXPECT_EQ(reported([&] { check_shared_folder(world(), !last, folder); }), "");
 }
 
 TEST_F(SharedFolderTest, IsAskedForBeforeARunLeavesAnything) {
@@ -143,7 +143,7 @@ TEST_F(SharedFolderTest, IsAskedForBeforeARunLeavesAnything) {
   in.run.folder = (own.path() / "deep" / "run").string();
   if (world().rank() != 0) std::filesystem::create_directories(in.run.folder);
   const auto setup = make_setup(world(), in);
-  const auto text = told([&] {
+  const auto text = reported([&] {
     auto watchdog = watch_over(world());
     run(world(), setup, "run: {}\n", {}, watchdog);
   });

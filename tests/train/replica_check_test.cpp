@@ -177,7 +177,7 @@ TEST(ReplicaCheck, BeforeASaveItComparesBetweenItsSteps) {
 
 /// The run has not diverged: one replica has a NaN in its weights, whether or not every step is
 /// compared.
-TEST(ReplicaCheck, ABitThatMakesANanIsFoundBeforeTheVerdict) {
+TEST(ReplicaCheck, ABitThatMakesANanIsFoundBeforeTheStepIsJudged) {
   for (const std::int64_t every : {1, 5}) {
     const test::TemporaryFolder folder;
     CheckedTrainer trainer(replicas_in(folder, every));

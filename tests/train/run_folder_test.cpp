@@ -53,7 +53,7 @@ TEST_F(RunFolder, HoldsTheLog) {
 }
 
 TEST_F(RunFolder, MayExist) {
-  const std::string earlier = "2026-11-22 08:00:00 of an earlier start\n";
+  const std::string earlier = "2026-11-22 08:00:00 of an earlier launch\n";
   std::ofstream(folder() / "log.txt") << earlier;
   for (const char* config : {"a: a long one\n", "b: 2\n"}) {
     open_run_folder(folder());

@@ -251,7 +251,7 @@ TEST(RunLoop, ShowsAFailedRunAsEndedAndKeepsItsEnergy) {
   setenv("SLURM_JOB_ID", "4711", 1);
   JobReport refused(world(), setup, deadline);
   refused.open();
-  EXPECT_THROW(refused.start({}, 0, {}, "run: {}\n", 1.5), Error) << "the third start in a row";
+  EXPECT_THROW(refused.start({}, 0, {}, "run: {}\n", 1.5), Error) << "the third launch in a row";
   unsetenv("SLURM_JOB_ID");
   refused.on_failure(/*on_this_rank=*/true);
   EXPECT_TRUE(shows(in, "running", "0"));
@@ -357,7 +357,7 @@ TEST(RunLoop, StopsEarlyOnceTheLossNoLongerImproves) {
   in.train.steps = 4;
   EXPECT_EQ(run_with(in), ExitCode::done);
   in.train.steps = 12;
-  EXPECT_EQ(run_with(in), ExitCode::done);  // the first evaluation of this start is the second
+  EXPECT_EQ(run_with(in), ExitCode::done);  // the first evaluation of this launch is the second
   EXPECT_EQ(losses_of(in).rbegin()->first, 6);
   const auto state = read_run_state(in.run.folder);
   ASSERT_TRUE(state.has_value());
@@ -499,7 +499,7 @@ std::vector<nlohmann::json> spikes_of(const Inputs& in) {
   return spikes;
 }
 
-TEST(RunLoop, TellsOfALossThatJumps) {
+TEST(RunLoop, ReportsALossThatJumps) {
   const SharedFolder folder;
   auto in = inputs_in(folder.path());
   in.train.steps = 104;

@@ -31,8 +31,8 @@ TEST_F(RunStateTest, ReadsBackWhatItWrote) {
                        .exit_code = ExitCode::stopped_early,
                        .reason = "SIGTERM, \"twice\"",
                        .doing = "training step 121",
-                       .culprit_ranks = {1, 3},
-                       .culprit_hosts = {"node2", "node4"}};
+                       .faulty_ranks = {1, 3},
+                       .faulty_hosts = {"node2", "node4"}};
   write_run_state(folder_, state);
   const auto read = read_run_state(folder_);
   ASSERT_TRUE(read);
@@ -44,13 +44,13 @@ TEST_F(RunStateTest, ReadsBackWhatItWrote) {
   EXPECT_EQ(read->steps, state.steps);
   EXPECT_EQ(read->seconds_needed, state.seconds_needed);
   EXPECT_EQ(read->joules, state.joules);
-  EXPECT_EQ(start_after(state, 120, false).joules, state.joules) << "of all starts";
+  EXPECT_EQ(start_after(state, 120, false).joules, state.joules) << "of all launches";
   EXPECT_EQ(parse_run_state(to_text(RunState()))->joules, std::nullopt);
   EXPECT_EQ(read->exit_code, state.exit_code);
   EXPECT_EQ(read->reason, state.reason);
   EXPECT_EQ(read->doing, state.doing);
-  EXPECT_EQ(read->culprit_ranks, state.culprit_ranks);
-  EXPECT_EQ(read->culprit_hosts, state.culprit_hosts);
+  EXPECT_EQ(read->faulty_ranks, state.faulty_ranks);
+  EXPECT_EQ(read->faulty_hosts, state.faulty_hosts);
 }
 
 TEST_F(RunStateTest, IgnoresJoulesThatAreNoEnergy) {
@@ -132,7 +132,7 @@ TEST_F(RunStateTest, NamesAFileWhoseNameIsNotUtf8) {
   EXPECT_EQ(state->exit_code, ExitCode::bad_input);
 }
 
-TEST_F(RunStateTest, KeepsTheFirstVerdict) {
+TEST_F(RunStateTest, KeepsTheFirstDiagnosis) {
   write_run_state(folder_, {.step = 7});
   const comm::Diagnosis first{"1 and 3", {1, 3}, {"node2", "node4"}, "training step 8"};
   EXPECT_TRUE(record_failure(folder_, ExitCode::stopped_early, first));
@@ -145,8 +145,8 @@ TEST_F(RunStateTest, KeepsTheFirstVerdict) {
   EXPECT_EQ(state->exit_code, ExitCode::stopped_early);
   EXPECT_EQ(state->reason, first.line);
   EXPECT_EQ(state->doing, first.doing);
-  EXPECT_EQ(state->culprit_ranks, first.ranks);
-  EXPECT_EQ(state->culprit_hosts, first.hosts);
+  EXPECT_EQ(state->faulty_ranks, first.ranks);
+  EXPECT_EQ(state->faulty_hosts, first.hosts);
 }
 
 TEST_F(RunStateTest, CannotBeWrittenWhereThereIsNoFolder) {
@@ -177,7 +177,7 @@ TEST(StartAfter, RefusesTheThirdStartAtTheSameStep) {
   EXPECT_EQ(start_after(state, 40, true).starts_here, 1);  // training further is a new beginning
 }
 
-// Each job has time for one step: every start begins elsewhere, and gains next to nothing.
+// Each job has time for one step: every launch begins elsewhere, and gains next to nothing.
 TEST(StartAfter, RefusesToGoOnByOneStepAJob) {
   auto state = start_after({}, 40, true);
   state.phase = RunPhase::stopped;
@@ -200,22 +200,22 @@ TEST(StartAfter, RefusesToGoOnByOneStepAJob) {
   EXPECT_EQ(start_after(state, 0, true).starts_here, 1);  // somebody started over
 }
 
-/// End of a start that gained nothing, and the hosts of the next one.
-struct FruitlessStart {
+/// End of a launch that gained nothing, and the hosts of the next one.
+struct FruitlessLaunch {
   int rank;  // to blame; -1: nobody
-  const char* culprit;
+  const char* host;
   const char* doing;
   std::vector<std::string> next_hosts;
 };
 
 /// Returns whether the start after these is refused.
-bool is_refused_after(const std::vector<FruitlessStart>& starts) {
+bool is_refused_after(const std::vector<FruitlessLaunch>& starts) {
   auto state = start_after({}, 40, true, {"n1", "n2"});
-  for (const auto& [rank, culprit, doing, next_hosts] : starts) {
+  for (const auto& [rank, host, doing, next_hosts] : starts) {
     state.phase = RunPhase::stopped;
     if (rank >= 0) {
-      state.culprit_ranks = {rank};
-      state.culprit_hosts = {culprit};
+      state.faulty_ranks = {rank};
+      state.faulty_hosts = {host};
       state.doing = doing;
     }
     const auto read = parse_run_state(to_text(state));
@@ -236,7 +236,7 @@ TEST(StartAfter, DoesNotCountFaultsOfNodesThatAreLeftOut) {
   const char* const step_44 = "training step 44";
   struct Case {
     const char* name;
-    std::vector<FruitlessStart> starts;
+    std::vector<FruitlessLaunch> starts;
     bool refused;
   };
   const std::vector<Case> cases{
@@ -267,7 +267,7 @@ TEST(StartAfter, DoesNotCountFaultsOfNodesThatAreLeftOut) {
 }
 
 TEST(StartAfter, RefusesTheEleventhStartOfAnyKind) {
-  std::vector<FruitlessStart> starts;
+  std::vector<FruitlessLaunch> starts;
   std::vector<std::string> doing;
   for (int i = 0; i < 10; ++i) doing.push_back(fmt::format("training step {}", 41 + i));
   for (int i = 0; i < 9; ++i)
@@ -278,8 +278,7 @@ TEST(StartAfter, RefusesTheEleventhStartOfAnyKind) {
 }
 
 TEST(StartAfter, TakesALinkForLeftOutWithEitherHost) {
-  RunState before{
-      .phase = RunPhase::stopped, .culprit_ranks = {0, 1}, .culprit_hosts = {"n1", "n2"}};
+  RunState before{.phase = RunPhase::stopped, .faulty_ranks = {0, 1}, .faulty_hosts = {"n1", "n2"}};
   EXPECT_EQ(start_after(before, 0, true, {"n1", "n3"}).node_faults.size(), 1U);
   EXPECT_TRUE(start_after(before, 0, true, {"n1", "n2"}).node_faults.empty());
   EXPECT_TRUE(start_after(before, 0, true).node_faults.empty()) << "hosts unknown";
@@ -301,7 +300,7 @@ TEST_F(RunStateTest, NamesTheReporterIfTheFaultIsItsOwn) {
     record_failure(folder_, code, error);
     const auto state = read_run_state(folder_);
     ASSERT_TRUE(state);
-    EXPECT_EQ(!state->culprit_hosts.empty(), named) << error;
+    EXPECT_EQ(!state->faulty_hosts.empty(), named) << error;
     EXPECT_EQ(state->reason, error);
   }
 }

@@ -148,7 +148,7 @@ TEST_F(SetupTest, RefusesAVocabularyTooSmallForBytes) {
 
 TEST_F(SetupTest, RefusesTheEndTimeOfAnEarlierJob) {
   setenv("LLAMESH_JOB_END_TIME", "1000", 1);
-  expect_error("LLAMESH_JOB_END_TIME is 1000, a time before this start; unset or renew it");
+  expect_error("LLAMESH_JOB_END_TIME is 1000, a time before this launch; unset or renew it");
   setenv("LLAMESH_JOB_END_TIME", "tomorrow", 1);  // ignored with a warning
   make_setup(test::world(), inputs_);
   unsetenv("LLAMESH_JOB_END_TIME");

@@ -26,7 +26,7 @@ class SpikesTest : public testing::Test {
   std::int64_t step_ = 0;
 };
 
-TEST_F(SpikesTest, AreToldOnceWithStepAndMedian) {
+TEST_F(SpikesTest, AreReportedOnceWithStepAndMedian) {
   for (int i = 0; i < 100; ++i) spikes_.observe(i + 1, i % 2 == 0 ? 2.0 : 2.02, 1);
   EXPECT_EQ(spikes_.observe(101, 4.5, 1),
             std::vector<std::string>{"step 101: the loss is 4.5: 2.48 above the median of the last "
@@ -35,7 +35,7 @@ TEST_F(SpikesTest, AreToldOnceWithStepAndMedian) {
     EXPECT_TRUE(spikes_.observe(step, step % 3 == 0 ? 2.0 : 4.5, 1).empty()) << step;
 }
 
-TEST_F(SpikesTest, AreToldAgainAfterTenCalmSteps) {
+TEST_F(SpikesTest, AreReportedAgainAfterTenCalmSteps) {
   EXPECT_TRUE(after(100, 3, 0.5).empty());
   EXPECT_EQ(after(1, 5, 0.5).size(), 1U);
   EXPECT_TRUE(after(9, 3, 0.5).empty());
@@ -44,7 +44,7 @@ TEST_F(SpikesTest, AreToldAgainAfterTenCalmSteps) {
   EXPECT_EQ(after(1, 5, 0.5).size(), 1U);
 }
 
-TEST_F(SpikesTest, OfTheGradientNormAreToldByThemselves) {
+TEST_F(SpikesTest, InTheGradientNormAreReportedSeparately) {
   EXPECT_TRUE(after(100, 3, 0.5).empty());
   const auto said = after(1, 3, 8);
   ASSERT_EQ(said.size(), 1U);

@@ -74,7 +74,7 @@ TEST_F(StragglersTest, AreComparedWithTheMiddleOfTheOthers) {
   EXPECT_EQ(after_20({1.0, 1.0, 1.1, 1.3}).size(), 1U);
 }
 
-TEST_F(StragglersTest, AreToldOfShortStepsAfterFiveSeconds) {
+TEST_F(StragglersTest, WithShortStepsAreReportedAfterFiveSeconds) {
   std::vector<std::string> said;
   int steps = 0;
   for (; said.empty() && steps < 1000; ++steps)
@@ -95,7 +95,7 @@ TEST_F(StragglersTest, AreNotThoseOfAFewMilliseconds) {
   EXPECT_EQ(in_a_window({0.01, 0.01, 0.01, 0.021}), 1U);
 }
 
-TEST(StragglersOfTwo, AreTold) {
+TEST(StragglersOfTwo, AreReported) {
   Stragglers stragglers({"a", "b"});
   std::vector<std::string> said;
   for (int step = 0; step < Stragglers::steps; ++step)

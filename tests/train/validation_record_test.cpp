@@ -123,7 +123,7 @@ TEST(ValidationRecord, IgnoresOtherData) {
   EXPECT_EQ(after.to_text(), "");
   EXPECT_EQ(same.restore(before.to_text()), "");
   EXPECT_EQ(same.to_text(), before.to_text());
-  // A start that does not evaluate keeps the data's identity.
+  // A launch that does not evaluate keeps the data's identity.
   EXPECT_EQ(silent.restore(before.to_text()), "");
   EXPECT_EQ(silent.to_text(), before.to_text());
   // Records of earlier versions have none, and stay valid.

@@ -68,7 +68,7 @@ void print_table(const train::Setup& setup, double gemm_rate, const std::vector<
                r.mfu ? fmt::format("{:.0f}", 100 * *r.mfu) : "-");
   const auto& best = rows.front().second;
   fmt::print("memory of the fullest rank: {:.1f} MiB after a step, peak {:.1f} MiB\n",
-             static_cast<double>(best.valley) / (1 << 20),
+             static_cast<double>(best.allocated_after_step) / (1 << 20),
              static_cast<double>(best.peak) / (1 << 20));
   print_axes(best);
 }

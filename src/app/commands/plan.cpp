@@ -38,7 +38,7 @@ void print_as_json(const PlanArguments& asked, const PlannedLaunch& planned) {
               {"device_bytes", planned.limit()},
               {"fits", planned.fits()},
               {"fullest_rank", step.rank},
-              {"valley_bytes", step.valley},
+              {"valley_bytes", step.allocated_after_step},
               {"peak_bytes", step.peak},
               {"host_bytes", step.on_host},
               {"host_link_bytes", step.over_host_link},
@@ -67,7 +67,7 @@ bool offloads(const train::Inputs& in) {
 void print_memory(const PlannedLaunch& planned) {
   const auto& step = planned.step;
   fmt::print("memory of rank {}, the fullest\n", step.rank);
-  fmt::print("  {:<24}{:>12}\n", "after a step", bytes_text(step.valley));
+  fmt::print("  {:<24}{:>12}\n", "after a step", bytes_text(step.allocated_after_step));
   fmt::print("  {:<24}{:>12}  of {}: {}\n", "peak", bytes_text(step.peak),
              bytes_text(planned.limit()), planned.fits() ? "fits" : "does not fit");
   for (std::size_t use = 0; use < step.at_peak.size(); ++use)
@@ -86,7 +86,7 @@ void print_memory(const PlannedLaunch& planned) {
   fmt::print("  {:<24}{:>12}  in its node's /dev/shm{}, {} of it for replicas from other nodes\n",
              "memory checkpoints", bytes_text(step.memory_checkpoints),
              allowed == 0 ? "" : fmt::format(", of {} allowed", bytes_text(allowed)),
-             bytes_text(step.partner_copies));
+             bytes_text(step.remote_replicas));
 }
 
 void print_as_table(const PlanArguments& asked, const PlannedLaunch& planned) {

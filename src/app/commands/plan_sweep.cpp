@@ -148,7 +148,7 @@ void print_as_json(const std::vector<Row>& rows) {
                    {"offload", row.offload},
                    {"micro_batch", row.micro_batch},
                    {"keep_bf16_weights", row.keeps_bf16_weights},
-                   {"valley_bytes", row.step.valley},
+                   {"valley_bytes", row.step.allocated_after_step},
                    {"peak_bytes", row.step.peak},
                    {"host_bytes", row.step.on_host},
                    {"step_seconds", row.step.seconds},

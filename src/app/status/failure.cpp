@@ -44,10 +44,10 @@ Json parse_failure(std::string_view text) {
 
 Json failure_of(const train::RunState& state) {
   const bool failed = state.phase == train::RunPhase::failed;
-  if (!failed && state.culprit_ranks.empty()) return nullptr;
+  if (!failed && state.faulty_ranks.empty()) return nullptr;
   Json failure = nothing_known();
-  if (!state.culprit_ranks.empty()) failure["rank"] = state.culprit_ranks.front();
-  if (!state.culprit_hosts.empty()) failure["host"] = state.culprit_hosts.front();
+  if (!state.faulty_ranks.empty()) failure["rank"] = state.faulty_ranks.front();
+  if (!state.faulty_hosts.empty()) failure["host"] = state.faulty_hosts.front();
   if (!state.doing.empty()) failure["phase"] = state.doing;
   failure["detail"] = state.reason;
   failure["at"] = state.time;

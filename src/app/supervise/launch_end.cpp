@@ -82,8 +82,8 @@ LaunchEnd LaunchRecord::end(int launcher_code) const {
   const int code = static_cast<int>(state->exit_code);
   const auto failure = parse_failure(text_of(train::failure_file(folder_)));
   const bool is_its_own = !failure.is_null() && failure["detail"] == state->reason;
-  if (!is_its_own && state->culprit_hosts.empty()) return {.kind = asked, .code = code};
-  LaunchEnd end{.kind = failed, .code = code, .hosts = state->culprit_hosts};
+  if (!is_its_own && state->faulty_hosts.empty()) return {.kind = asked, .code = code};
+  LaunchEnd end{.kind = failed, .code = code, .hosts = state->faulty_hosts};
   end.reason = state->reason;
   end.step = is_its_own && failure["step"].is_number_integer() ? failure["step"].get<std::int64_t>()
                                                                : last_step(folder_, *state);

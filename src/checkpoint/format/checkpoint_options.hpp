@@ -19,12 +19,12 @@ inline EnumNames<BaseWeights> enum_names(BaseWeights) {
 }
 
 /// Second copy of a memory checkpoint whose shards no other node holds.
-enum class PartnerCopy : std::uint8_t {
+enum class RemoteReplicas : std::uint8_t {
   automatic,  ///< on the next node, sent during the following steps
   off,        ///< none: a lost node's shards come from the newest checkpoint on disk
 };
-inline EnumNames<PartnerCopy> enum_names(PartnerCopy) {
-  using enum PartnerCopy;
+inline EnumNames<RemoteReplicas> enum_names(RemoteReplicas) {
+  using enum RemoteReplicas;
   return {{{"auto", automatic}, {"off", off}}};
 }
 
@@ -32,7 +32,7 @@ inline EnumNames<PartnerCopy> enum_names(PartnerCopy) {
 /// but not their node.
 struct MemoryCheckpointOptions {
   std::int64_t every_steps = 0;  ///< 0: none
-  PartnerCopy partner = PartnerCopy::automatic;
+  RemoteReplicas partner = RemoteReplicas::automatic;
   std::int64_t limit = 0;  ///< bytes per node; 0: as many as /dev/shm has
 
   bool enabled() const { return every_steps > 0; }

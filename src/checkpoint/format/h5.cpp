@@ -181,7 +181,7 @@ void Dataset::read(const Box& box, std::int64_t begin, std::span<float> values) 
   transfer({box, begin, std::ssize(values)}, values.data(), Direction::read);
 }
 
-/// Transfers box by box, since an element range is no hyperslab. A whole dataset's box is
+/// Transfers box by box, since an element range is not a hyperslab. A whole dataset's box is
 /// contiguous in the file, so HDF5 moves it in one piece.
 void Dataset::transfer(const BoxRange& range, float* data, Direction direction) const {
   expects(range.count <= max_transfer, "a transfer of {} elements, at most {}", range.count,

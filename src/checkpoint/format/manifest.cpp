@@ -222,7 +222,7 @@ std::string to_text(const TrainState& state) {
 }
 
 TrainState parse_train_state(const std::string& text) try {
-  return progress_from(parse_json(text, "its text"));
+  return progress_from(parse_json(text, "its JSON"));
 } catch (const Error& error) {
   fail(ExitCode::io_failure, "it cannot be understood: {}", error.what());
 }

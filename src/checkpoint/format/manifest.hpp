@@ -71,7 +71,7 @@ struct DatasetEntry {
   }
 };
 
-/// manifest.json: the expected contents of state.h5, to the byte. A folder without it is no
+/// manifest.json: the expected contents of state.h5, to the byte. A folder without it is not a
 /// checkpoint.
 struct Manifest {
   TrainState progress;

@@ -144,7 +144,7 @@ void check_trained(const Datasets& datasets, const Manifest& manifest, const Sta
 
 }  // namespace
 
-/// Returns the remedy if the checkpoint's optimizer is another one than the run's.
+/// Returns the remedy if the checkpoint's optimizer differs from the run's.
 std::string remedy_for(const std::string& path) {
   if (!path.starts_with(moment_group(""))) return "";
   return "; restore optimizer.name, or export it with llamesh convert and start a new run from "

@@ -7,8 +7,8 @@
 #include <set>
 #include <utility>
 
-#include "checkpoint/memory/image_exchange.hpp"
 #include "checkpoint/memory/memory_folder.hpp"
+#include "checkpoint/memory/snapshot_exchange.hpp"
 #include "comm/mpi/backoff.hpp"
 #include "comm/mpi/session.hpp"
 #include "core/error.hpp"
@@ -25,12 +25,12 @@ std::uint64_t broadcast_identity(const comm::Communicator& world,
   return from_hex(comm::on_rank_0(world, [&] { return to_hex(make()); }));
 }
 
-/// Removes the files in a node's folder that belong to no kept image, except the owner's mark.
-void remove_others(const fs::path& folder, const std::vector<KeptImage>& kept, int node) {
+/// Removes the files in a node's folder that belong to no kept snapshot, except the owner's mark.
+void remove_others(const fs::path& folder, const std::vector<KeptSnapshot>& kept, int node) {
   std::set<std::string> names{owner_mark()};
-  for (const auto& image : kept)
-    for (int slot = 0; image.node == node && slot < images_per_key; ++slot)
-      names.insert(image_name(image.key, slot));
+  for (const auto& snapshot : kept)
+    for (int slot = 0; snapshot.node == node && slot < snapshots_per_key; ++slot)
+      names.insert(snapshot_name(snapshot.key, slot));
   std::error_code ignored;
   for (const auto& path : files_in(folder))
     if (!names.contains(path.filename().string())) fs::remove_all(path, ignored);
@@ -38,12 +38,12 @@ void remove_others(const fs::path& folder, const std::vector<KeptImage>& kept, i
 
 }  // namespace
 
-MemoryImage& MemoryCheckpoints::OwnImages::older() {
-  return *std::ranges::min_element(slots, {}, &MemoryImage::step);
+MemorySnapshot& MemoryCheckpoints::OwnSnapshots::older() {
+  return *std::ranges::min_element(slots, {}, &MemorySnapshot::step);
 }
 
-MemoryImage& MemoryCheckpoints::OwnImages::newer() {
-  return *std::ranges::max_element(slots, {}, &MemoryImage::step);
+MemorySnapshot& MemoryCheckpoints::OwnSnapshots::newer() {
+  return *std::ranges::max_element(slots, {}, &MemorySnapshot::step);
 }
 
 MemoryCheckpoints::MemoryCheckpoints(const fs::path& run_folder,
@@ -60,7 +60,7 @@ MemoryCheckpoints::MemoryCheckpoints(const fs::path& run_folder,
   folder_ = prefix_ + memory_node_name(topology_, topology_.node_of[rank]);
   on_host_ = fs::path(folder_).replace_extension(".").string();
   run_ = broadcast_identity(world_, [&] { return identity_of_run(run_folder / "checkpoints"); });
-  start_ = broadcast_identity(world_, random_identity);
+  launch_ = broadcast_identity(world_, random_identity);
 }
 
 MemoryCheckpoints::~MemoryCheckpoints() {
@@ -69,15 +69,15 @@ MemoryCheckpoints::~MemoryCheckpoints() {
     thread_.join();
   }
   if (error_ && std::uncaught_exceptions() == 0)
-    spdlog::warn("the latest memory checkpoint has no partner copy: an exchange failed");
+    spdlog::warn("the latest memory checkpoint has no replica on another node: an exchange failed");
 }
 
-void MemoryCheckpoints::reserve(const State& state, std::int64_t text_bytes) {
+void MemoryCheckpoints::reserve(const State& state, std::int64_t json_bytes) {
   wait();
   key_ = key_of(state);
-  kept_ = kept_images(gather_keys(state), topology_, options_.partner);
+  kept_ = kept_snapshots(gather_keys(state), topology_, options_.partner);
   try {
-    take_memory(std::max(image_text_bytes, 2 * text_bytes));
+    take_memory(std::max(snapshot_json_bytes, 2 * json_bytes));
   } catch (...) {  // on every rank; nothing may stay behind on the nodes that had room
     own_.clear();
     std::error_code ignored;
@@ -86,17 +86,17 @@ void MemoryCheckpoints::reserve(const State& state, std::int64_t text_bytes) {
   }
 }
 
-bool MemoryCheckpoints::has_partner_copies() const {
-  return std::ranges::any_of(kept_, &KeptImage::is_partner_copy);
+bool MemoryCheckpoints::has_remote_replicas() const {
+  return std::ranges::any_of(kept_, &KeptSnapshot::is_remote_replica);
 }
 
 std::string MemoryCheckpoints::describe() const {
   const auto bytes = std::ranges::max(bytes_per_node(kept_, topology_.nodes));
-  const auto copies = std::ranges::count_if(kept_, &KeptImage::is_partner_copy);
-  const auto second = copies > 0 ? fmt::format("{} partner copies on other nodes", copies)
+  const auto copies = std::ranges::count_if(kept_, &KeptSnapshot::is_remote_replica);
+  const auto second = copies > 0             ? fmt::format("{} replicas on other nodes", copies)
                       : topology_.nodes == 1 ? std::string("no second copy (one node)")
-                      : options_.partner == PartnerCopy::off
-                          ? std::string("no partner copies")
+                      : options_.partner == RemoteReplicas::off
+                          ? std::string("no replicas on other nodes")
                           : std::string("replicas are on other nodes");
   return fmt::format("{:.2f} GiB per node in /dev/shm; {}",
                      static_cast<double>(bytes) / (std::int64_t{1} << 30), second);
@@ -115,8 +115,8 @@ std::set<fs::path> MemoryCheckpoints::folders_on_host() const {
   return folders;
 }
 
-/// Opens the images that this rank keeps. Collective.
-void MemoryCheckpoints::take_memory(std::int64_t text_bytes) {
+/// Opens the snapshots that this rank keeps. Collective.
+void MemoryCheckpoints::take_memory(std::int64_t json_bytes) {
   const int node = topology_.node_of[static_cast<std::size_t>(world_.rank())];
   comm::agree(world_, [&] {
     if (!leads_node_) return;
@@ -126,20 +126,20 @@ void MemoryCheckpoints::take_memory(std::int64_t text_bytes) {
     remove_others(folder_, kept_, node);
   });
   own_.clear();
-  text_room_ = text_bytes;
+  json_room_ = json_bytes;
   comm::agree(world_, [&] {
     for (const auto& kept : kept_) {
       if (kept.rank != world_.rank()) continue;
-      auto& own = own_.emplace_back(OwnImages{kept, {}});
-      for (int slot = 0; slot < images_per_key; ++slot) {
-        auto& image = own.slots.emplace_back(folder_ / image_name(kept.key, slot), kept.key.bytes,
-                                             text_bytes);
-        const auto header = image.header();
+      auto& own = own_.emplace_back(OwnSnapshots{kept, {}});
+      for (int slot = 0; slot < snapshots_per_key; ++slot) {
+        auto& snapshot = own.slots.emplace_back(folder_ / snapshot_name(kept.key, slot),
+                                                kept.key.bytes, json_bytes);
+        const auto header = snapshot.header();
         const bool usable =
             header && header->run == run_ &&
-            (header->start == start_ ||
-             (resumed_ && header->start == resumed_->start && header->step <= resumed_->step));
-        if (!usable) image.invalidate();
+            (header->launch == launch_ ||
+             (resumed_ && header->launch == resumed_->launch && header->step <= resumed_->step));
+        if (!usable) snapshot.invalidate();
       }
     }
   });
@@ -149,46 +149,47 @@ void MemoryCheckpoints::save(const State& state, const TrainState& progress,
                              std::int64_t disk_step) {
   wait();
   const auto text = to_text(progress);
-  if (std::ssize(text) > text_room_) take_memory(2 * std::ssize(text));
+  if (std::ssize(text) > json_room_) take_memory(2 * std::ssize(text));
   for (auto& own : own_)
-    if (!own.kept.is_partner_copy())
+    if (!own.kept.is_remote_replica())
       own.older().fill(state, text,
                        {.run = run_,
-                        .start = start_,
+                        .launch = launch_,
                         .step = progress.step,
                         .disk_step = disk_step,
                         .key = key_});
-  if (!has_partner_copies()) return;
-  thread_ = std::thread([this, text_bytes = std::ssize(text)] {
+  if (!has_remote_replicas()) return;
+  thread_ = std::thread([this, json_bytes = std::ssize(text)] {
     try {
-      send_copies(text_bytes);
+      send_copies(json_bytes);
     } catch (...) {
       error_ = std::current_exception();
     }
   });
 }
 
-/// Sends this rank's newest images to partners, and receives theirs. Every rank calls it, in its
-/// thread.
-void MemoryCheckpoints::send_copies(std::int64_t text_bytes) {
-  ImageExchange exchange;
+/// Sends this rank's newest snapshots to other nodes, and receives theirs. Every rank calls it, in
+/// its thread.
+void MemoryCheckpoints::send_copies(std::int64_t json_bytes) {
+  SnapshotExchange exchange;
   for (const auto& kept : kept_) {
-    if (!kept.is_partner_copy()) continue;
+    if (!kept.is_remote_replica()) continue;
     for (auto& own : own_) {
-      if (own.kept == kept) exchange.receive(own.older(), text_bytes, kept.from);
+      if (own.kept == kept) exchange.receive(own.older(), json_bytes, kept.from);
       if (own.kept.key == kept.key && kept.from == world_.rank())
         exchange.send(own.newer(), kept.rank);
     }
   }
-  exchange.run(copying_, "partner copies of a memory checkpoint");
+  exchange.run(copying_, "remote replicas of a memory checkpoint");
 }
 
 void MemoryCheckpoints::wait() {
-  if (!has_partner_copies()) return;
+  if (!has_remote_replicas()) return;
   if (thread_.joinable()) thread_.join();
-  // On this rank alone, at once: ranks that still wait for its copies do not come to an agreement.
+  // Throws on this rank alone, at once: ranks that still wait for its replicas cannot reach an
+  // agreement.
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
-  world_.barrier("partner copies of a memory checkpoint");
+  world_.barrier("remote replicas of a memory checkpoint");
 }
 
 void MemoryCheckpoints::remove() {

@@ -11,7 +11,7 @@
 #include <random>
 
 #include "checkpoint/format/format.hpp"
-#include "checkpoint/memory/memory_image.hpp"
+#include "checkpoint/memory/memory_snapshot.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "core/hash.hpp"
@@ -88,34 +88,34 @@ void make_memory_folder(const fs::path& folder) {
                 folder.string());
 }
 
-std::string image_name(const ImageKey& key, int slot) {
+std::string snapshot_name(const SnapshotKey& key, int slot) {
   return fmt::format("{}.{}", to_hex(key.hash), slot);
 }
 
 namespace {
 
-/// Returns the slot in an image's file name; -1 if the name is not that of the key.
-int slot_of(const fs::path& path, const ImageKey& key) {
-  for (int slot = 0; slot < images_per_key; ++slot)
-    if (path.filename() == image_name(key, slot)) return slot;
+/// Returns the slot in a snapshot's file name; -1 if the name is not that of the key.
+int slot_of(const fs::path& path, const SnapshotKey& key) {
+  for (int slot = 0; slot < snapshots_per_key; ++slot)
+    if (path.filename() == snapshot_name(key, slot)) return slot;
   return -1;
 }
 
 }  // namespace
 
-std::vector<FoundImage> images_in(const fs::path& folder, std::uint64_t run, int node) {
-  std::vector<FoundImage> found;
+std::vector<FoundSnapshot> snapshots_in(const fs::path& folder, std::uint64_t run, int node) {
+  std::vector<FoundSnapshot> found;
   for (const auto& path : files_in(folder)) {
-    const auto header = MemoryImage::read_header(path);
+    const auto header = MemorySnapshot::read_header(path);
     if (!header || header->run != run) continue;
     if (const int slot = slot_of(path, header->key); slot >= 0)
       found.push_back({.node = node,
                        .slot = slot,
                        .key = header->key,
-                       .start = header->start,
+                       .launch = header->launch,
                        .step = header->step,
                        .disk_step = header->disk_step,
-                       .text_bytes = header->text_bytes});
+                       .json_bytes = header->json_bytes});
   }
   return found;
 }
@@ -123,8 +123,8 @@ std::vector<FoundImage> images_in(const fs::path& folder, std::uint64_t run, int
 std::vector<std::string> bad_headers_in(const fs::path& folder, std::uint64_t run) {
   std::vector<std::string> lines;
   for (const auto& path : files_in(folder)) {
-    auto problem = MemoryImage::problem_with_header(path, run);
-    const auto header = MemoryImage::read_header(path);
+    auto problem = MemorySnapshot::problem_with_header(path, run);
+    const auto header = MemorySnapshot::read_header(path);
     if (header && header->run == run && slot_of(path, header->key) < 0)
       problem = fmt::format("its key is {}", to_hex(header->key.hash));
     if (!problem.empty())
@@ -146,7 +146,7 @@ std::uint64_t identity_of_run(const fs::path& checkpoints) {
     try {
       return from_hex(read_file(file, 16));
     } catch (const Error& unreadable) {
-      spdlog::warn("memory checkpoints of earlier starts are not used: {}", unreadable.what());
+      spdlog::warn("memory checkpoints of earlier launches are not used: {}", unreadable.what());
     }
   }
   const auto identity = random_identity();

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "checkpoint/memory/image_plan.hpp"
+#include "checkpoint/memory/snapshot_plan.hpp"
 #include "comm/mesh/topology.hpp"
 
 /// Folders with a run's memory checkpoints, one per node, in /dev/shm.
@@ -39,18 +39,19 @@ void make_memory_folder(const std::filesystem::path& folder);
 /// Lists what is in a folder; nothing if it cannot be read.
 std::vector<std::filesystem::path> files_in(const std::filesystem::path& folder);
 
-/// Returns an image's file name.
-std::string image_name(const ImageKey& key, int slot);
-/// Lists a run's valid images in a node's folder. Skips everything else.
-std::vector<FoundImage> images_in(const std::filesystem::path& folder, std::uint64_t run, int node);
-/// Returns a line for each of a run's images whose header contradicts itself or the file's name,
+/// Returns a snapshot's file name.
+std::string snapshot_name(const SnapshotKey& key, int slot);
+/// Lists a run's valid snapshots in a node's folder. Skips everything else.
+std::vector<FoundSnapshot> snapshots_in(const std::filesystem::path& folder, std::uint64_t run,
+                                        int node);
+/// Returns a line for each of a run's snapshots whose header contradicts itself or the file's name,
 /// although its hash is right.
 std::vector<std::string> bad_headers_in(const std::filesystem::path& folder, std::uint64_t run);
 
 /// Returns a random number that is not 0.
 std::uint64_t random_identity();
 /// Reads the run's identity from its folder of checkpoints, or writes a new one there. A run folder
-/// that was removed and created again has another one, so the earlier run's images are not used.
+/// that was removed and created again has another one, so the earlier run's snapshots are not used.
 std::uint64_t identity_of_run(const std::filesystem::path& checkpoints);
 
 }  // namespace llamesh::checkpoint

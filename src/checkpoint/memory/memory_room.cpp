@@ -8,7 +8,7 @@ namespace llamesh::checkpoint {
 
 namespace fs = std::filesystem;
 
-std::int64_t room_for_images(const fs::path& run_folder) {
+std::int64_t room_for_snapshots(const fs::path& run_folder) {
   const fs::path prefix = memory_folder_prefix(run_folder);
   std::error_code error;
   const auto space = fs::space(prefix.parent_path(), error);

@@ -177,8 +177,8 @@ void copy_tokenizer(const fs::path& tokenizer, const fs::path& folder) {
   for (const auto* name : companion_files) copy_if_there(from / name, folder / name);
 }
 
-/// Adds to the config.json of a model that came from no folder what its readers would else guess:
-/// the longest sequence, and the tokens that begin and end a text.
+/// Completes the config.json of a model that did not come from a folder: its readers would
+/// otherwise guess the longest sequence, and the tokens that begin and end a text.
 void complete_config(nlohmann::ordered_json& json, const model::ModelConfig& config,
                      const ExportOptions& options) {
   auto positions = options.positions;

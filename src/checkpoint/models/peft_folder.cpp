@@ -113,7 +113,7 @@ nlohmann::ordered_json options_for_peft(const model::ModelConfig& config,
   return json;
 }
 
-/// Returns true if the folder has the weights beside which a checkpoint's adapters were trained.
+/// Returns true if the folder has the weights that a checkpoint's adapters were trained on.
 bool has_base_weights(const std::string& folder, const StoredModel& checkpoint,
                       model::ModelConfig config, const model::ParameterTable& table) {
   config.lora.reset();
@@ -189,8 +189,8 @@ void export_adapters(const fs::path& checkpoint, const fs::path& target, StoredT
       json["base_model_name_or_path"] = base;
     } else {
       spdlog::warn(
-          "no folder is known to have the weights beside which the adapters were trained; "
-          "llamesh convert --merge exports the whole model");
+          "base model not found: set model.hf to the folder the adapters were trained on, or "
+          "export the whole model with llamesh convert --merge");
     }
     write_durably(folder.path() / model::adapter_config_name, json.dump(2) + "\n");
   });

@@ -251,7 +251,7 @@ std::vector<StoredTensor> parse_safetensors(std::span<const std::uint8_t> file,
                                             const std::string& name) {
   const auto length = header_length(file, name);
   const auto header = file.subspan(8, static_cast<std::size_t>(length));
-  // The parser would take it for the end.
+  // The parser would treat it as the end.
   validate(std::ranges::find(header, 0) == header.end(),
            "{}: the header is not JSON: it has a zero", name);
   HeaderReader reader(name);

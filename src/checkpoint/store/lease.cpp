@@ -47,7 +47,7 @@ std::int64_t touched(const Descriptor& file) {
   return status.st_mtim.tv_sec * 1'000'000'000 + status.st_mtim.tv_nsec;
 }
 
-/// Formats the holder as far as it is known: "job 17 (host n1, process 4711)".
+/// Formats what is known about the holder: "job 17 (host n1, process 4711)".
 std::string describe(const LeaseHolder& holder) {
   if (holder.job.empty()) return "another job, which has not given its name yet,";
   if (holder.process.empty()) return fmt::format("job {}", excerpt(holder.job));
@@ -81,7 +81,8 @@ struct Lease::Heartbeat {
       : file(Descriptor::to_write(folder / ".lease", O_RDWR | O_CREAT)) {
     const bool locked = flock(file.get(), LOCK_EX | LOCK_NB) == 0;
     const auto holder = read_holder(file);
-    // Any other error means that the file system has no locks: the touches decide.
+    // On any other error the file system does not support locks, so the lease relies on
+    // modification times.
     if (!locked && errno == EWOULDBLOCK) refuse(folder, holder);
     if (!holder.job.empty()) take_over(folder, holder, locked);
     say(to_text({job_id(), this_process().host, std::to_string(getpid())}));

@@ -28,8 +28,8 @@ struct Location {
 };
 
 /// Determines what `name` is; the prefix "hf:" makes it a Hugging Face folder. Used by every
-/// command and input. Runs on one process. Throws a user error if nothing is there, or nothing
-/// known.
+/// command and input. Runs on one process. Throws a user error if nothing is there, or if it is not
+/// recognized.
 Location locate(const std::string& name);
 
 /// Returns true for a PEFT folder, which holds adapters but no model.

@@ -234,7 +234,7 @@ std::vector<std::int64_t> Store::steps_to_remove(std::span<const std::int64_t> s
   return doomed;
 }
 
-/// Returns true if this start has fully verified the checkpoint: when it saved it, when it resumed
+/// Returns true if this launch has fully verified the checkpoint: when it saved it, when it resumed
 /// from it, or else now.
 bool Store::is_good(std::int64_t step) {
   if (verified_.contains(step)) return true;

@@ -48,7 +48,7 @@ class Store {
   /// Waits for the save in progress, and throws its error.
   void wait();
 
-  /// Returns the newest step that this start has committed; -1: none.
+  /// Returns the newest step that this launch has committed; -1: none.
   std::int64_t committed_step() const { return committed_step_; }
   /// Returns the longest save time so far, in seconds.
   double slowest_save() const { return slowest_save_; }
@@ -81,7 +81,7 @@ class Store {
   CheckpointOptions options_;
   comm::Communicator world_;
   std::unique_ptr<Lease> lease_;     // rank 0
-  std::set<std::int64_t> verified_;  // steps fully verified since this start
+  std::set<std::int64_t> verified_;  // steps fully verified since this launch
   device::Buffer copy_;              // shard copies for an asynchronous save
   // Written by the thread, read at any time.
   std::atomic<double> slowest_save_{0};

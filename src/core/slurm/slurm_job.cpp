@@ -177,7 +177,7 @@ JobNodes SlurmJob::living_nodes() const {
   const auto list = words_of(ask({"squeue", "-h", "-o", "%N", "-j", id_}));
   if (list.empty()) return {nodes_, {}};
   JobNodes nodes{hosts_in(list.front()), {}};
-  // A site's wrapper may print words of its own.
+  // A site's wrapper may print other text.
   std::erase_if(nodes.usable, [this](const auto& node) {
     return std::ranges::find(nodes_, node) == nodes_.end();
   });

@@ -10,11 +10,11 @@ std::vector<std::string> launcher_of(const std::vector<std::string>& command);
 
 /// Nodes that a job still has.
 struct JobNodes {
-  std::vector<std::string> usable;  ///< Slurm takes them to be alive
+  std::vector<std::string> usable;  ///< alive as far as Slurm knows
   std::vector<std::string> silent;  ///< do not answer Slurm at the moment, and are not down yet
 };
 
-/// The Slurm job in whose batch script this process runs. Asks and tells Slurm through its
+/// The Slurm job in whose batch script this process runs. Queries and controls Slurm through its
 /// commands.
 class SlurmJob {
  public:
@@ -42,8 +42,8 @@ class SlurmJob {
   void end_guard() const;
   /// Runs the clean-up command on each living node, for up to 15 s each. Ignores failures.
   void clean_up() const;
-  /// Puts the job into the queue again; Slurm then ends this process. It will get none of
-  /// `excluded`.
+  /// Puts the job into the queue again; Slurm then ends this process. Its next launch avoids the
+  /// nodes in `excluded`.
   void requeue(const std::vector<std::string>& excluded) const;
   /// Returns the command for a program on `node` that puts the job into the queue again if Slurm
   /// takes the batch node out of the job: with --no-kill the job would stay, without its script,

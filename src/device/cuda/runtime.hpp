@@ -9,8 +9,9 @@
 
 namespace llamesh::device::cuda {
 
-/// Throws with CUDA's own text if a call failed: a user error if memory ran out, "stopped early" if
-/// the GPU is at fault, otherwise an internal error. Kernel failures surface in a later call.
+/// Throws with CUDA's error message if a call failed: a user error if memory ran out, "stopped
+/// early" if the GPU is at fault, otherwise an internal error. Kernel failures surface in a later
+/// call.
 void check(cudaError_t result, const char* what,
            std::source_location where = std::source_location::current());
 

@@ -20,7 +20,7 @@ class IdleExperts {
   static constexpr std::int64_t max_idle_steps = 100;
 
   /// Returns a line for each layer in which experts reach that number of steps: "layer 3: ...". An
-  /// expert is named again only after it has had tokens. Called after each step of this start.
+  /// expert is named again only after it has had tokens. Called after each step of this launch.
   std::vector<std::string> observe(const model::RouterSums& sums);
 
  private:

@@ -15,8 +15,8 @@ std::string NonfiniteSteps::on_nonfinite(std::int64_t step, double loss, double 
                                          std::string_view faults) {
   ++in_a_row_;
   ++in_all_;
-  // A non-finite loss makes all gradients non-finite: only if all losses are finite do the
-  // gradients tell more.
+  // A non-finite loss makes all gradients non-finite, so gradients only help if all losses are
+  // finite.
   auto origin = where("the loss", losses);
   if (origin.empty()) origin = where("the gradient", squared_norms);
   if (!faults.empty()) origin = faults;

@@ -41,7 +41,7 @@ class NonfiniteSteps {
   OnNonfinite action_;
   std::vector<std::string> host_of_;
   std::int64_t in_a_row_ = 0;
-  std::int64_t in_all_ = 0;  ///< since this start
+  std::int64_t in_all_ = 0;  ///< since this launch
 };
 
 }  // namespace llamesh::train

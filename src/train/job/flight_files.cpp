@@ -78,7 +78,7 @@ void write_snapshot(const fs::path& path, const FlightSnapshot& snapshot) {
   Descriptor::to_write(path, O_WRONLY | O_CREAT | O_TRUNC).write(0, &snapshot, sizeof(snapshot));
 }
 
-/// Moves records left on this node by earlier starts into the run folder.
+/// Moves records left on this node by earlier launches into the run folder.
 void collect(const fs::path& run_folder) {
   for (const auto& path : files_in("/dev/shm", prefix_of(run_folder))) {
     if (const auto snapshot = read_snapshot(path)) {
@@ -110,7 +110,7 @@ FlightFiles::FlightFiles(const comm::Communicator& world, const comm::Topology& 
                          const fs::path& run_folder) {
   const auto rank = static_cast<std::size_t>(world.rank());
   if (topology.local_rank_of[rank] == 0)
-    quietly("flight records of an earlier start", [&] { collect(run_folder); });
+    quietly("flight records of an earlier launch", [&] { collect(run_folder); });
   // Also a barrier: collect all old records before new ones take their names.
   const auto job = world.max(Trace::now(), "when the start began");
   own_ = fs::path("/dev/shm") / (prefix_of(run_folder) + file_name(world.rank()));

@@ -13,17 +13,17 @@ namespace llamesh::train {
 /// Files for this rank's flight record during the run. The record is in its node's memory
 /// (/dev/shm), where it survives the process and writing never waits for a disk. When the job
 /// itself finds a fault, each rank copies its record to <run folder>/flight. Records left by killed
-/// ranks are copied there by the next start on their node.
+/// ranks are copied there by the next launch on their node.
 ///
 /// A record is only an aid: if it cannot be written, it is left out with a warning.
 class FlightFiles {
  public:
-  /// Collects records left on this node by an earlier start, and begins a new one. The run folder
+  /// Collects records left on this node by an earlier launch, and begins a new one. The run folder
   /// must exist and belong to this job. Collective.
   FlightFiles(const comm::Communicator& world, const comm::Topology& topology,
               const std::filesystem::path& run_folder);
   /// Removes this rank's record; if an exception unwinds, moves it to the run folder instead. If
-  /// that cannot be written, the record stays for the next start.
+  /// that cannot be written, the record stays for the next launch.
   ~FlightFiles();
   FlightFiles(const FlightFiles&) = delete;
   FlightFiles& operator=(const FlightFiles&) = delete;

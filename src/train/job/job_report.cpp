@@ -87,25 +87,25 @@ void JobReport::start(const StartEvent& event, std::int64_t step, const OwnCheck
   });
 }
 
-/// Warns if the previous start could not record why it ended. Returns its state, with the culprit
-/// according to its flight records.
+/// Warns if the previous launch could not record why it ended. Returns its state, with the faulty
+/// rank according to its flight records.
 std::optional<RunState> JobReport::explain_sudden_end(std::optional<RunState> before) const {
   if (!before || before->phase != RunPhase::running) return before;
   std::error_code ignored;
   const auto last =
       std::filesystem::exists(metrics_path_, ignored) ? last_step_of(metrics_path_) : 0;
   spdlog::warn(
-      "the start before{} was killed, lost its node, or could not write to the run folder: its "
-      "state.json of {} still says that it runs; the last step that it did is {}, its newest "
-      "checkpoint is of step {}",
+      "the previous launch{} was killed, lost its node, or could not write to the run folder: its "
+      "state.json of {} still says running; its last step was {}, its newest checkpoint is of step "
+      "{}",
       before->job.empty() ? "" : " (job " + printable(before->job) + ")", printable(before->time),
       std::max({last, before->step, std::int64_t{0}}), before->step);
   if (const auto failure = read_failure(folder_)) {
     spdlog::warn("by its flight records: {}", printable(failure->detail));
     write_failure(folder_, *failure);
     if (failure->host.empty()) return before;
-    before->culprit_ranks = {failure->rank};
-    before->culprit_hosts = {failure->host};
+    before->faulty_ranks = {failure->rank};
+    before->faulty_hosts = {failure->host};
     before->doing = fmt::format("{} step {}", failure->phase, failure->step);
   }
   return before;
@@ -124,7 +124,7 @@ void JobReport::start_goodput(const std::optional<RunState>& before, double seco
   if (before) {
     gap.same_allocation = !job.empty() && before->job == job &&
                           before->restarts == number_in_environment("SLURM_RESTART_COUNT");
-    gap.has_culprit = !before->culprit_ranks.empty();
+    gap.has_faulty_rank = !before->faulty_ranks.empty();
     if (before->phase != RunPhase::running) gap.ended = parse_utc(before->time);
     add_gap(goodput, gap);
   }
@@ -144,13 +144,13 @@ void JobReport::update_goodput() {
     state_.goodput.waiting = state_.goodput.waiting.value_or(0) + *waited;
 }
 
-/// By the measurements of the previous start.
+/// By the measurements of the previous launch.
 void JobReport::warn_of_short_walltime() {
   const auto left = deadline_.seconds_left();
   if (left && *left < state_.seconds_needed)
     spdlog::warn(
-        "{:.0f} s of walltime are left, but two steps and a save need {:.0f} s by the previous "
-        "start's measurements: this start will gain one step at most; give the job more time",
+        "{:.0f} s of walltime are left, but two steps and a save need {:.0f} s as the previous "
+        "launch measured: this launch will gain one step at most; give the job more time",
         std::max(*left, 0.0), state_.seconds_needed);
 }
 
@@ -273,13 +273,13 @@ void JobReport::on_end(RunPhase phase, ExitCode code, const std::string& reason,
 }
 
 void JobReport::on_failure(bool on_this_rank) noexcept {
-  if (gauges_.run.empty()) return;  // not rank 0, or the start has not begun
+  if (gauges_.run.empty()) return;  // not rank 0, or the run has not started
   try {
     gauges_.running = false;
     const auto& file = setup_.inputs.log.openmetrics;
     if (openmetrics_)
       show_in_openmetrics(latest_.step > 0 ? &latest_ : nullptr);
-    else if (!file.empty())  // refused before the file was opened: it shows an earlier start
+    else if (!file.empty())  // refused before the file was opened: it shows an earlier launch
       openmetrics_ = std::make_unique<OpenMetricsFile>(file, gauges_);
   } catch (const std::exception&) {
     // The state below may be on another file system.

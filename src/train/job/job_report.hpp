@@ -48,15 +48,15 @@ class JobReport {
   /// Logs the model and data, and the Slurm job with its walltime.
   void log_job(const Trainer& trainer);
   /// Returns true if state.json says that the run is done. Then writes the file again with this
-  /// job's id and the time, by which a job script sees that this start came so far. Collective.
+  /// job's id and the time, by which a job script sees that this launch came so far. Collective.
   bool was_done();
-  /// Records that the run continues after `step`, as in `event`; the start has taken `seconds` so
-  /// far. Warns if the previous start ended unexpectedly, and throws if another start would not
+  /// Records that the run continues after `step`, as in `event`; the launch has taken `seconds` so
+  /// far. Warns if the previous launch ended unexpectedly, and throws if another launch would not
   /// help (start_after()). Collective.
   void start(const StartEvent& event, std::int64_t step, const OwnCheckpoints& own,
              const std::string& config, double seconds);
 
-  /// Records that this start's first step is done.
+  /// Records that this launch's first step is done.
   void on_started(const Startup& startup, std::int64_t step);
   void on_step(const StepRecord& record);
   /// Records that replicas differed after `step` and were made equal again.
@@ -99,10 +99,10 @@ class JobReport {
   StepRecord latest_;                                 ///< rank 0, with log.openmetrics
   RunState state_;                                    ///< rank 0: state.json's content
   double step_seconds_ = 0;                           ///< latest step
-  std::chrono::steady_clock::time_point loop_begin_;  ///< rank 0: when this start began to train
+  std::chrono::steady_clock::time_point loop_begin_;  ///< rank 0: when this launch began to train
   double in_loop_ = 0;                                ///< rank 0: seconds of its steps and saves
-  double other_before_ = 0;                           ///< rank 0: Goodput::other of earlier starts
-  std::future<std::optional<double>> waiting_;        ///< rank 0: Slurm's answer
+  double other_before_ = 0;                     ///< rank 0: Goodput::other of earlier launches
+  std::future<std::optional<double>> waiting_;  ///< rank 0: Slurm's answer
 };
 
 }  // namespace llamesh::train

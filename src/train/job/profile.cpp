@@ -94,7 +94,7 @@ void Profile::check(std::int64_t step) const {
   const StepRange traced{std::max(steps_.first, step + 1), std::min(steps_.last, steps)};
   const bool all = traced.first == steps_.first && traced.last == steps_.last;
   if (!all && world_.rank() == 0)
-    spdlog::warn("profile.steps is {}, but this start takes steps {} to {}: {}",
+    spdlog::warn("profile.steps is {}, but this launch takes steps {} to {}: {}",
                  setup_.inputs.profile.steps, step + 1, steps,
                  traced.first > traced.last
                      ? "nothing is traced"

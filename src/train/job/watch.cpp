@@ -45,7 +45,7 @@ void record_diagnosis(const std::filesystem::path& run_folder, ExitCode code,
     first = record_failure(run_folder, code, diagnosis);
     FlightFiles::dump();
   }
-  // A rank that the launcher has not ended yet may find others silent, which it has ended.
+  // The launcher may have ended the ranks that this one finds silent, and not yet this one.
   if (first) comment_job(diagnosis.line);
 }
 
@@ -53,7 +53,7 @@ void record_diagnosis(const std::filesystem::path& run_folder, ExitCode code,
 
 comm::Watchdog::Alarm alarm_of_run(const std::filesystem::path& run_folder) {
   return [run_folder](const comm::Diagnosis& diagnosis) {
-    // Ranks that are asked for different collectives would be again.
+    // Ranks that call different collectives would do so again.
     const auto code =
         diagnosis.kind == "order" ? ExitCode::internal_error : ExitCode::stopped_early;
     comm::end_process_soon(code);

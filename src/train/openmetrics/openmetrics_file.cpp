@@ -88,20 +88,20 @@ void add_run(Exposition& out, const RunGauges& run) {
             static_cast<double>(run.checkpoint_step));
   if (run.checkpoint_time)
     out.gauge("llamesh_checkpoint_timestamp_seconds",
-              "Unix time at which this start saved its newest checkpoint.", *run.checkpoint_time);
+              "Unix time at which this launch saved its newest checkpoint.", *run.checkpoint_time);
   if (run.memory_step > 0)
-    out.gauge("llamesh_memory_checkpoint_step", "Step of this start's newest memory checkpoint.",
+    out.gauge("llamesh_memory_checkpoint_step", "Step of this launch's newest memory checkpoint.",
               static_cast<double>(run.memory_step));
   if (!run.validation_losses.empty())
     out.begin("llamesh_validation_loss", "Validation loss, nats per token.");
   for (const auto& [set, loss] : run.validation_losses)
     out.add(loss, set == default_validation_set ? "" : "set", set);
   if (run.joules) {
-    out.begin_counter("llamesh_energy_joules", "Energy that all starts have used.");
+    out.begin_counter("llamesh_energy_joules", "Energy that all launches have used.");
     out.add(*run.joules);
   }
   if (const auto share = run.goodput.share()) {
-    out.begin("llamesh_time_seconds", "Where the time of all starts went.");
+    out.begin("llamesh_time_seconds", "Where the time of all launches went.");
     for (const auto& [part, seconds] : run.goodput.parts()) out.add(seconds, "part", part);
     out.gauge("llamesh_goodput_ratio", "Share of it in steps that count, 0 to 1.", *share);
   }

@@ -17,9 +17,9 @@ struct RunGauges {
   std::int64_t step = 0;             ///< steps done
   std::int64_t steps = 0;            ///< the run's total
   std::int64_t checkpoint_step = 0;  ///< newest checkpoint's step; 0: none
-  std::optional<double> checkpoint_time = {};  ///< when this start saved it, Unix time
-  std::int64_t memory_step = 0;  ///< newest memory checkpoint's step in this start; 0: none
-  /// Losses by validation set, from this start's last evaluation.
+  std::optional<double> checkpoint_time = {};  ///< when this launch saved it, Unix time
+  std::int64_t memory_step = 0;  ///< newest memory checkpoint's step in this launch; 0: none
+  /// Losses by validation set, from this launch's last evaluation.
   std::vector<std::pair<std::string, double>> validation_losses = {};
   std::optional<double> joules = {};  ///< RunState::joules
   Goodput goodput = {};               ///< RunState::goodput

@@ -91,7 +91,8 @@ Finding check_room(const Subject& at, const fs::path& folder) {
 Finding check_memory_checkpoints(const Subject& at) {
   const auto planned = at.setup.plan_memory(at.setup, at.world.rank(), /*threads=*/1);
   const auto needed = at.world.all_gather(planned.memory_checkpoints);
-  const auto rooms = at.world.all_gather(checkpoint::room_for_images(at.setup.inputs.run.folder));
+  const auto rooms =
+      at.world.all_gather(checkpoint::room_for_snapshots(at.setup.inputs.run.folder));
   std::size_t tightest = 0;
   for (std::size_t r = 1; r < needed.size(); ++r)
     if (rooms[r] - needed[r] < rooms[tightest] - needed[tightest]) tightest = r;

@@ -14,7 +14,7 @@
 namespace llamesh::train {
 namespace {
 
-/// Returns the number of spare nodes from rank 0's environment; -1: this start is not checked.
+/// Returns the number of spare nodes from rank 0's environment; -1: this launch is not checked.
 int spare_nodes(const comm::Communicator& world) {
   const auto text = comm::on_rank_0(world, []() -> std::string {
     const char* value = std::getenv("LLAMESH_SPARE_NODES");
@@ -26,7 +26,7 @@ int spare_nodes(const comm::Communicator& world) {
 }
 
 /// Records hosts that are left out. Does not use record_failure(), which keeps an earlier launch's
-/// verdict from the last few seconds.
+/// diagnosis from the last few seconds.
 void record_slow_hosts(const Subject& at, const std::map<std::string, std::string>& hosts,
                        const std::string& line) {
   const std::filesystem::path folder = at.setup.inputs.run.folder;
@@ -35,17 +35,17 @@ void record_slow_hosts(const Subject& at, const std::map<std::string, std::strin
   state.exit_code = ExitCode::stopped_early;
   state.reason = line;
   state.doing = "measuring the nodes";
-  state.culprit_ranks.clear();
-  state.culprit_hosts.clear();
+  state.faulty_ranks.clear();
+  state.faulty_hosts.clear();
   for (const auto& [host, why] : hosts) {
     const auto rank = std::ranges::find(at.hosts, host) - at.hosts.begin();
-    state.culprit_ranks.push_back(static_cast<int>(rank));
-    state.culprit_hosts.push_back(host);
+    state.faulty_ranks.push_back(static_cast<int>(rank));
+    state.faulty_hosts.push_back(host);
   }
   write_run_state(folder, state);
   write_failure(folder, {.kind = "slow",
-                         .rank = state.culprit_ranks.front(),
-                         .host = state.culprit_hosts.front(),
+                         .rank = state.faulty_ranks.front(),
+                         .host = state.faulty_hosts.front(),
                          .phase = "starting",
                          .detail = line});
 }

@@ -130,7 +130,7 @@ Windows memory_rates(const comm::Communicator& world) {
 using Pairs = std::vector<std::pair<int, int>>;
 
 /// Returns the member with whom `rank` exchanges; CollectiveCall::none: nobody.
-int partner_of(int rank, const Pairs& pairs) {
+int peer_of(int rank, const Pairs& pairs) {
   for (const auto& [a, b] : pairs)
     if (a == rank || b == rank) return a == rank ? b : a;
   return comm::CollectiveCall::none;
@@ -142,17 +142,17 @@ struct ExchangeBuffers {
   device::Buffer received;
 };
 
-/// Exchanges data with a neighbor; returns bytes per second in each direction, 0 without a
-/// partner. A window has several exchanges on fast links. Collective over the world.
+/// Exchanges data with a neighbor; returns bytes per second in each direction, 0 without a peer. A
+/// window has several exchanges on fast links. Collective over the world.
 Windows exchange_rates(const comm::Communicator& world, comm::Collectives& axis,
-                       const ExchangeBuffers& buffers, int partner) {
-  const bool alone = partner == comm::CollectiveCall::none;
+                       const ExchangeBuffers& buffers, int peer) {
+  const bool alone = peer == comm::CollectiveCall::none;
   const std::int64_t n = alone ? 0 : buffers.sent.bytes() / 4;
   const auto seconds_for = [&](std::int64_t exchanges) {
     const auto start = std::chrono::steady_clock::now();
     for (std::int64_t i = 0; i < exchanges; ++i)
-      axis.send_recv(buffers.received.tensor(DType::f32, {n}), partner,
-                     buffers.sent.tensor(DType::f32, {n}), partner, {})
+      axis.send_recv(buffers.received.tensor(DType::f32, {n}), peer,
+                     buffers.sent.tensor(DType::f32, {n}), peer, {})
           .wait();
     return seconds_since(start);
   };
@@ -177,8 +177,8 @@ std::vector<LinkRate> axis_links(const Subject& at, comm::DeviceMesh::Axis& axis
   std::vector<LinkRate> links;
   for (const auto& pairs : ring_phases(axis.size)) {
     at.world.barrier();
-    const auto rates = gather(
-        at.world, exchange_rates(at.world, collectives, buffers, partner_of(axis.rank, pairs)));
+    const auto rates =
+        gather(at.world, exchange_rates(at.world, collectives, buffers, peer_of(axis.rank, pairs)));
     for (int rank = 0; rank < at.world.size(); ++rank) {
       const int index = mesh.rank_in_group(along, rank);
       const auto pair = std::ranges::find(pairs, index, &std::pair<int, int>::first);

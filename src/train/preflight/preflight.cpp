@@ -38,7 +38,7 @@ std::vector<int> outliers(const std::vector<std::string>& texts) {
   return odd;
 }
 
-std::string verdict(const std::vector<Finding>& findings) {
+std::string summary(const std::vector<Finding>& findings) {
   std::set<std::string> hosts;
   std::string lines;
   std::string warnings;
@@ -90,7 +90,7 @@ ExitCode preflight(const comm::Communicator& world, const Setup& setup, const st
 
   if (world.rank() == 0) {
     for (const auto& finding : findings) fmt::print("{:<12} {}\n", finding.name, finding.text);
-    fmt::print("{}", verdict(findings));
+    fmt::print("{}", summary(findings));
   }
   const bool all_good = std::ranges::all_of(findings, [](const auto& f) { return f.bad.empty(); });
   return all_good ? ExitCode::done : ExitCode::stopped_early;

@@ -24,7 +24,7 @@ std::vector<int> outliers(const std::vector<std::string>& texts);
 
 /// Formats the findings. The first line says whether all checks passed; for bad hosts it has the
 /// option that excludes them from the next submission. Pure.
-std::string verdict(const std::vector<Finding>& findings);
+std::string summary(const std::vector<Finding>& findings);
 
 /// Checks every node before a long run: the same build everywhere, correct collectives on every
 /// axis, no node with slow compute, memory or links, healthy GPUs, a run folder that all nodes see
@@ -33,9 +33,9 @@ std::string verdict(const std::vector<Finding>& findings);
 /// if nodes are bad. Leaves no files. Collective.
 ExitCode preflight(const comm::Communicator& world, const Setup& setup, const std::string& build);
 
-/// Measures the nodes of a start by `llamesh supervise`, which sets LLAMESH_SPARE_NODES to the
+/// Measures the nodes of a launch by `llamesh supervise`, which sets LLAMESH_SPARE_NODES to the
 /// number of healthy spares. Does nothing otherwise. If hosts are slow or unhealthy, and there is a
-/// spare for each, records them as culprits in state.json and throws (exit 75). Otherwise returns a
+/// spare for each, records them as faulty in state.json and throws (exit 75). Otherwise returns a
 /// line for each, and the run goes on with them. Takes some seconds. Collective.
 std::vector<std::string> check_health(const comm::Communicator& world, const Setup& setup,
                                       comm::DeviceMesh& mesh);

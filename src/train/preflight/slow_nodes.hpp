@@ -49,7 +49,7 @@ struct SlowLink {
 std::vector<SlowLink> slow_links(const std::vector<LinkRate>& links,
                                  const std::vector<std::string>& hosts);
 
-/// Verdict on slow links.
+/// Result for slow links.
 struct LinkBlame {
   std::map<std::string, std::vector<SlowLink>> hosts;  ///< host to blame -> its slow links
   std::vector<SlowLink> pairs;                         ///< links whose slow end is unknown
@@ -58,8 +58,8 @@ struct LinkBlame {
 /// Blames a host for links within it, and if its links to several other hosts are slow. Pure.
 LinkBlame blame_for_links(const std::vector<SlowLink>& slow, const std::vector<std::string>& hosts);
 
-/// Returns which neighbors on a ring with `size` members exchange at the same time: phases in
-/// which no member has two partners. Together they cover all neighbors. Pure.
+/// Returns which neighbors on a ring with `size` members exchange at the same time: phases in which
+/// no member has two peers. Together they cover all neighbors. Pure.
 std::vector<std::vector<std::pair<int, int>>> ring_phases(int size);
 
 }  // namespace llamesh::train

@@ -57,7 +57,7 @@ bool is_member(const FlightSnapshot& snapshot, std::uint64_t group) {
 
 using ByRank = std::map<int, const FlightSnapshot*>;
 
-/// Maps ranks to their records from the newest start.
+/// Maps ranks to their records from the newest launch.
 ByRank by_rank_of(std::span<const FlightSnapshot> records) {
   const auto newest = std::ranges::max_element(records, {}, &FlightSnapshot::job)->job;
   ByRank by_rank;
@@ -90,7 +90,7 @@ std::vector<int> without_record(const ByRank& by_rank) {
   return missing;
 }
 
-/// Returns what the lowest rank that says why noted about its end (comm::RankEnd).
+/// Returns the reason recorded by the lowest rank that recorded one (comm::RankEnd).
 std::optional<Failure> noted(const ByRank& by_rank) {
   for (const auto& [rank, snapshot] : by_rank) {
     const auto& end = snapshot->end;
@@ -107,7 +107,7 @@ std::optional<Failure> noted(const ByRank& by_rank) {
 
 /// Returns true if the missing ranks may be those of one lost host: none of its ranks was seen.
 bool may_be_one_lost_host(const std::vector<int>& missing, const ByRank& by_rank) {
-  std::set<std::string_view> lost;  // hosts, as far as the ranks before them tell
+  std::set<std::string_view> lost;  // hosts, according to the ranks before them
   std::set<std::string_view> seen;
   for (const auto& [rank, snapshot] : by_rank) {
     seen.insert(snapshot->host.data());
@@ -178,7 +178,7 @@ bool ended_by_itself(const FlightSnapshot& snapshot) {
   return snapshot.end.exit_code >= 0;
 }
 
-/// Where a rank ended by itself, it is the one that is quoted.
+/// Quotes the rank that ended by itself, if there is one.
 Failure unknown(const std::vector<int>& missing, const ByRank& by_rank) {
   const auto ended = std::ranges::find_if(
       by_rank, [](const auto& entry) { return ended_by_itself(*entry.second); });

@@ -14,13 +14,13 @@
 
 namespace llamesh::train {
 
-/// Reason why a start ended abnormally: the content of failure.json.
+/// Reason why a launch ended abnormally: the content of failure.json.
 struct Failure {
   /// error: a rank reports one; lost: no heartbeat; link: two ranks cannot reach each other; late:
   /// absent from a collective; stuck: no progress; order: ranks in different collectives; slow: on
-  /// a node that is left out before the first step. Set by the next start: killed, vanished (no
+  /// a node that is left out before the first step. Set by the next launch: killed, vanished (no
   /// record for the ranks of a host), ended (all at once, nobody to blame) or unknown (the records
-  /// do not tell).
+  /// do not show it).
   std::string kind = {};
   int rank = -1;  ///< rank to blame, the first if there are two; -1: none
   std::string host = {};
@@ -45,10 +45,10 @@ Failure failure_of_error(const std::string& error);
 /// errors may be another rank's fault: NCCL, for example, reports that a rank is gone. Pure.
 bool is_fault_of_reporter(std::string_view error);
 
-/// Notes in this rank's flight record, which needs no disk, how it ends. Any thread.
+/// Records how this rank ends in its flight record, which needs no disk. Any thread.
 void note_end(ExitCode code, const Failure& failure) noexcept;
 
-/// Diagnoses one start from its flight records, in any order, if it could not report itself.
+/// Diagnoses one launch from its flight records, in any order, if it could not report itself.
 /// Returns nothing without records. Pure.
 std::optional<Failure> failure_of_records(std::span<const comm::FlightSnapshot> records);
 

@@ -85,7 +85,7 @@ void add_gap(Goodput& goodput, const Gap& gap) {
   if (gap.same_allocation && gap.ended)
     goodput.starting += std::max(0.0, gap.launched - *gap.ended);
   if (!gap.last_step) return;
-  if (gap.ended && gap.has_culprit)
+  if (gap.ended && gap.has_faulty_rank)
     add(goodput.diagnosing, *gap.ended - *gap.last_step);
   else if (gap.same_allocation && !gap.ended)
     add(goodput.diagnosing, gap.launched - *gap.last_step);

@@ -90,7 +90,7 @@ EarlierSteps cut_after(const std::filesystem::path& path, const Descriptor& file
     });
     kept.append(lines);
   });
-  spdlog::info("{}: removed {} line{} that a killed start wrote after step {}",
+  spdlog::info("{}: removed {} line{} that a killed launch wrote after step {}",
                path.filename().string(), dropped, dropped == 1 ? "" : "s", step);
   return steps;
 }
@@ -152,7 +152,8 @@ std::vector<std::string> dense_log_fields(const StepRecord& r, std::int64_t tota
       r.mfu ? fmt::format("MFU {:.0f} %", 100 * *r.mfu) : "MFU -",
       fmt::format("grad norm {:.3f}", without_nan_sign(r.grad_norm)),
       fmt::format("lr {:.2e}", r.lr),
-      fmt::format("memory {:.1f}/{:.1f} MiB", mebibytes(r.valley), mebibytes(r.peak))};
+      fmt::format("memory {:.1f}/{:.1f} MiB", mebibytes(r.allocated_after_step),
+                  mebibytes(r.peak))};
 }
 
 }  // namespace

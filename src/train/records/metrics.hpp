@@ -31,7 +31,7 @@ struct EarlierSteps {
 class MetricsFile {
  public:
   /// Opens the file for a run that continues after `step`. Removes lines for later steps, left by a
-  /// killed start, and incomplete lines, so that each step appears once. A file that is not a
+  /// killed launch, and incomplete lines, so that each step appears once. A file that is not a
   /// metrics file is quarantined with a warning. An I/O failure throws (exit 74).
   MetricsFile(const std::filesystem::path& path, std::int64_t step);
   /// Steps that the file had when it was opened.

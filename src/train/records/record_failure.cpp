@@ -16,7 +16,7 @@ bool just_written(const std::filesystem::path& run_folder) {
   return std::filesystem::file_time_type::clock::now() - written < std::chrono::seconds(30);
 }
 
-/// Returns true if the run was done and this start has not changed that yet.
+/// Returns true if the run was done and this launch has not changed that yet.
 bool is_done(const std::filesystem::path& run_folder) {
   const auto state = read_run_state(run_folder);
   return state && state->phase == RunPhase::done;
@@ -51,14 +51,14 @@ bool record_failure(const std::filesystem::path& run_folder, ExitCode code,
                     const comm::Diagnosis& diagnosis) noexcept {
   try {
     auto state = read_run_state(run_folder).value_or(RunState{});
-    if (!diagnosis.ranks.empty() && !state.culprit_ranks.empty() && just_written(run_folder))
+    if (!diagnosis.ranks.empty() && !state.faulty_ranks.empty() && just_written(run_folder))
       return false;
     state.phase = code == ExitCode::stopped_early ? RunPhase::stopped : RunPhase::failed;
     state.exit_code = code;
     state.reason = diagnosis.line;
     state.doing = diagnosis.doing;
-    state.culprit_ranks = diagnosis.ranks;
-    state.culprit_hosts = diagnosis.hosts;
+    state.faulty_ranks = diagnosis.ranks;
+    state.faulty_hosts = diagnosis.hosts;
     write_run_state(run_folder, state);
     if (!diagnosis.kind.empty()) write_failure(run_folder, failure_of(diagnosis));
   } catch (const std::exception&) {

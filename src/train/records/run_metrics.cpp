@@ -74,7 +74,7 @@ ReadStep read_step(const json& line) {
   return step;
 }
 
-/// Returns the seconds since the previous step, or since this start; if the lines lack that or it
+/// Returns the seconds since the previous step, or since this launch; if the lines lack that or it
 /// is impossible, the step's own seconds.
 double seconds_before(const RunMetrics& run, std::int64_t step, const ReadStep& metrics) {
   const auto next = run.steps.lower_bound(step);

@@ -21,7 +21,7 @@ struct ReadStep : StepRecord {
   double elapsed = 0;  ///< wall-clock seconds up to then, without pauses between starts
 };
 
-/// A start of the run, as far as its line tells.
+/// A launch of the run, according to its line.
 struct RunStart {
   std::int64_t step = 0;  ///< step after which it continued
   double time = 0;        ///< seconds since 1970, or NaN
@@ -39,7 +39,7 @@ struct RunMetrics {
   std::string validation_set;                 ///< its name; empty: data.validation, or none
   std::map<std::string, std::map<std::int64_t, double>> other_validation;  ///< by set
   std::optional<std::int64_t> early_stop;  ///< step at which train.early_stop ended the run
-  std::vector<std::int64_t> resumes;       ///< steps after 0 from which a later start resumed
+  std::vector<std::int64_t> resumes;       ///< steps after 0 from which a later launch resumed
   std::set<std::int64_t> skipped;          ///< steps without an update: not finite
   std::set<std::int64_t> spikes;           ///< steps with a jump in loss or gradient norm
   std::vector<RunStart> starts;            ///< all, including those whose steps are replaced

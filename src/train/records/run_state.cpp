@@ -16,8 +16,8 @@
 namespace llamesh::train {
 namespace {
 
-constexpr std::int64_t fruitless_starts_allowed = 2;
-constexpr std::int64_t starts_here_allowed = 10;
+constexpr std::int64_t fruitless_launches_allowed = 2;
+constexpr std::int64_t launches_here_allowed = 10;
 constexpr std::int64_t max_steps = 1'000'000'000'000'000;  // so that one more does not overflow
 constexpr std::int64_t max_ranks = std::numeric_limits<int>::max();
 constexpr std::array phase_names{"running", "stopped", "done", "failed"};
@@ -28,23 +28,23 @@ std::string now() {
   return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(seconds));
 }
 
-/// Returns true if a host to blame for the start's end is not in this launch. For a cut link, one
-/// of the two is enough.
-bool is_without_culprit(const RunState& before, const std::vector<std::string>& hosts) {
-  return !hosts.empty() && std::ranges::any_of(before.culprit_hosts, [&](const auto& culprit) {
-    return std::ranges::find(hosts, culprit) == hosts.end();
+/// Returns true if a host to blame for the previous launch's end is not in this one. For a cut
+/// link, one of the two is enough.
+bool leaves_out_faulty_host(const RunState& before, const std::vector<std::string>& hosts) {
+  return !hosts.empty() && std::ranges::any_of(before.faulty_hosts, [&](const auto& host) {
+    return std::ranges::find(hosts, host) == hosts.end();
   });
 }
 
 std::string fault_of(const RunState& before) {
-  return fmt::format("rank {}, {}", fmt::join(before.culprit_ranks, " and "), before.doing);
+  return fmt::format("rank {}, {}", fmt::join(before.faulty_ranks, " and "), before.doing);
 }
 
-/// Returns the node faults after a start that gained at most one step.
+/// Returns the node faults after a launch that gained at most one step.
 std::vector<std::string> node_faults_after(const RunState& before,
                                            const std::vector<std::string>& hosts) {
   auto faults = before.node_faults;
-  if (!is_without_culprit(before, hosts)) return faults;
+  if (!leaves_out_faulty_host(before, hosts)) return faults;
   const auto fault = fault_of(before);
   if (std::erase(faults, fault) == 0) faults.push_back(fault);
   return faults;
@@ -62,8 +62,8 @@ std::string to_text(const RunState& state) {
                                  {"exit_code", static_cast<int>(state.exit_code)},
                                  {"reason", state.reason},
                                  {"doing", state.doing},
-                                 {"culprit_ranks", state.culprit_ranks},
-                                 {"culprit_hosts", state.culprit_hosts},
+                                 {"culprit_ranks", state.faulty_ranks},
+                                 {"culprit_hosts", state.faulty_hosts},
                                  {"first_step", state.first_step},
                                  {"starts_here", state.starts_here},
                                  {"node_faults", state.node_faults},
@@ -99,7 +99,7 @@ std::optional<RunState> parse_run_state(std::string_view text) {
     state.steps = to_integer(json.value("steps", nlohmann::json(0)), 0, max_steps);
     state.memory_step = to_integer(json.value("memory_step", nlohmann::json(0)), 0, max_steps);
     state.seconds_needed = json.value("seconds_needed", 0.0);
-    // A figure for the reader: another value there is no reason to forget the state.
+    // Only informational: an invalid value does not invalidate the state.
     if (const auto joules = json.find("joules");
         joules != json.end() && joules->is_number() && joules->get<double>() >= 0)
       state.joules = joules->get<double>();
@@ -111,8 +111,8 @@ std::optional<RunState> parse_run_state(std::string_view text) {
     state.reason = json.at("reason");
     state.doing = json.value("doing", "");
     for (const auto& rank : json.value("culprit_ranks", nlohmann::json::array()))
-      state.culprit_ranks.push_back(static_cast<int>(to_integer(rank, 0, max_ranks)));
-    state.culprit_hosts = json.value("culprit_hosts", std::vector<std::string>());
+      state.faulty_ranks.push_back(static_cast<int>(to_integer(rank, 0, max_ranks)));
+    state.faulty_hosts = json.value("culprit_hosts", std::vector<std::string>());
     state.job = json.value("job", "");
     state.restarts = json.value("restarts", "");
     state.time = json.value("time", "");
@@ -150,11 +150,12 @@ RunState start_after(const std::optional<RunState>& before, std::int64_t step, b
     state.node_faults = node_faults_after(*before, hosts);
   }
   const auto counted = state.starts_here - std::ssize(state.node_faults);
-  if (scheduled && (counted > fruitless_starts_allowed || state.starts_here > starts_here_allowed))
+  if (scheduled &&
+      (counted > fruitless_launches_allowed || state.starts_here > launches_here_allowed))
     fail(ExitCode::no_progress,
-         "{} starts in a row gained one step at most, the last one from step {} to {} (it ended "
-         "with: {}); fix the cause (e.g. a walltime too short for two steps), then remove "
-         "state.json from the run folder to start again",
+         "stopping: the last {} launches gained at most one step each (the last from step {} to "
+         "{}, ended with: {}); fix the cause (e.g. a walltime too short for two steps), then "
+         "remove state.json from the run folder to start again",
          state.starts_here - 1, before->first_step, step,
          before->reason.empty() ? "no reason known" : before->reason);
   return state;

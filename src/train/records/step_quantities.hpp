@@ -17,7 +17,7 @@ struct Gauge {
   Type type = Type::gauge;
 };
 
-/// Whether metrics.jsonl has a quantity if ranks wait for no axis.
+/// Presence of a quantity in metrics.jsonl if ranks wait for no axis.
 enum class WithoutAxes : std::uint8_t { written, left_out };
 
 /// A quantity in StepRecord, and where a run writes it. Only single numbers have gauges.
@@ -54,11 +54,11 @@ inline constexpr auto step_quantities = [] {
       Quantity{"tokens_per_second", &R::tokens_per_second, "tokens/s",
                "Training speed over all ranks.", "speed/tokens_per_second",
                Gauge{"tokens_per_second", 5}},
-      Quantity{"memory.valley", &R::valley, "bytes",
+      Quantity{"memory.valley", &R::allocated_after_step, "bytes",
                "Memory after the step of the rank that uses most.", "memory/valley"},
       Quantity{"memory.peak", &R::peak, "bytes", "Peak memory of the rank that uses most.",
                "memory/peak", Gauge{"memory_peak_bytes", 8}},
-      Quantity{"memory.predicted_valley", &R::predicted_valley, "bytes",
+      Quantity{"memory.predicted_valley", &R::predicted_allocated_after_step, "bytes",
                "Memory after a step as planned."},
       Quantity{"memory.predicted_peak", &R::predicted_peak, "bytes", "Peak memory as planned."},
       Quantity{"memory.host", &R::on_host, "bytes",

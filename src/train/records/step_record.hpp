@@ -25,9 +25,10 @@ struct StepRecord {
   double tokens_per_second = 0;
   /// See flops.hpp; relative to the measured GEMM rate over all ranks. Empty: that is unsure.
   std::optional<double> mfu = {};
-  std::int64_t valley = 0;            ///< bytes in use after the passes, maximum over ranks
-  std::int64_t peak = 0;              ///< peak bytes in use within the step, maximum over ranks
-  std::int64_t predicted_valley = 0;  ///< planned before the first step (Setup::plan_memory)
+  std::int64_t allocated_after_step = 0;  ///< bytes in use after the passes, maximum over ranks
+  std::int64_t peak = 0;                  ///< peak bytes in use within the step, maximum over ranks
+  std::int64_t predicted_allocated_after_step =
+      0;  ///< planned before the first step (Setup::plan_memory)
   std::int64_t predicted_peak = 0;
   /// Bytes of other host memory in use after the passes, maximum over ranks: offloaded state, a
   /// GPU's pinned buffers, the copy for an asynchronous checkpoint.

@@ -69,7 +69,7 @@ std::string ValidationRecord::restore(const std::string& text) {
     latest_ = recorded.latest;
     improvement_ = improvement;
     without_improvement_ = without;
-    if (data_.empty()) data_ = data;  // this start does not evaluate, a later one may
+    if (data_.empty()) data_ = data;  // this launch does not evaluate, a later one may
     return "";
   } catch (const std::exception&) {
     return "the checkpoint's record of them cannot be read";

@@ -42,7 +42,7 @@ std::string change_since(const checkpoint::TrainState& saved, const DataOfRun& n
   return "";
 }
 
-/// Returns the advice for those who mean the new data or model, which the text calls `new_ones`.
+/// Returns advice for users who intend the new data or model, which the text calls `new_ones`.
 std::string way_to_use(const char* new_ones, const OwnRun& own) {
   if (own.step_on_disk < 0)
     return fmt::format(
@@ -53,7 +53,7 @@ std::string way_to_use(const char* new_ones, const OwnRun& own) {
                      path.string());
 }
 
-/// Returns the advice for those who mean the new model, if the checkpoint's weights do not fit it.
+/// Returns advice for users who intend the new model, if the checkpoint's weights do not fit it.
 std::string way_to_train(const model::ModelConfig& then, const model::ModelConfig& now,
                          bool is_own) {
   if (model::have_same_parameters(then.base(), now.base()))

@@ -13,7 +13,7 @@ namespace llamesh::train {
 
 /// Resolves `checkpoint.resume` from the inputs. The run's own checkpoints in `own_checkpoints`
 /// take precedence: a requeued job has the same command line and must not begin again where its
-/// first start did. Throws a user error if there are some, but the inputs say `none`. Collective.
+/// first launch did. Throws a user error if there are some, but the inputs say `none`. Collective.
 std::string resume_mode(const comm::Communicator& world, const std::string& asked,
                         const std::filesystem::path& own_checkpoints);
 

@@ -281,8 +281,8 @@ class Run {
   RunCheckpoints checkpoints_;
   Profile profile_;
   std::optional<FlightFiles> flight_;
-  bool first_ = true;           // step of this start
-  bool nothing_to_do_ = false;  // the run was done before this start
+  bool first_ = true;           // step of this launch
+  bool nothing_to_do_ = false;  // the run was done before this launch
   std::optional<double> loss_;
 };
 

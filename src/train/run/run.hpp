@@ -21,8 +21,8 @@ using ConfigChanges =
 struct RunEnd {
   ExitCode code = ExitCode::done;  ///< done, or stopped_early with a checkpoint
   std::int64_t step = 0;           ///< last completed step
-  double seconds = 0;              ///< wall-clock time of this start
-  std::optional<double> loss;      ///< at the last step; empty: this start has done none
+  double seconds = 0;              ///< wall-clock time of this launch
+  std::optional<double> loss;      ///< at the last step; empty: this launch has done none
   bool nothing_to_do = false;      ///< the run was done before; the log says so
 };
 

@@ -133,7 +133,7 @@ std::optional<checkpoint::TrainState> RunCheckpoints::resume_from_memory() {
     return memory_->resume(state_, disk_step_, accept);
   } catch (const comm::PeerFailure& failure) {
     if (failure.code() != ExitCode::io_failure) throw;
-  } catch (const Error& error) {  // images that disappear meanwhile: a site cleans /dev/shm
+  } catch (const Error& error) {  // snapshots that disappear meanwhile: a site cleans /dev/shm
     if (error.code() != ExitCode::io_failure) throw;
     spdlog::warn("memory checkpoints are not used: {}", error.what());
   }
@@ -252,10 +252,10 @@ bool RunCheckpoints::due_in_memory() const {
   return memory_ && trainer_.step() % setup_.inputs.checkpoint.memory.every_steps == 0;
 }
 
-/// Partner copies of the memory checkpoint before may still be on their way: they are waited for.
+/// Waits for replicas of the previous memory checkpoint that are still in transit.
 void RunCheckpoints::watch_copying() {
   const auto limit = time_for_first_checkpoint(setup_);
-  const bool waits = memory_->has_partner_copies();
+  const bool waits = memory_->has_remote_replicas();
   watchdog_.begin(Activity::copying, trainer_.step(), limit,
                   waits ? limit : std::chrono::seconds(0));
 }
@@ -305,7 +305,7 @@ checkpoint::TrainState RunCheckpoints::progress_now() const {
 void RunCheckpoints::finish() {
   if (under_way_.empty()) return;
   const auto limit = time_for_first_checkpoint(setup_);
-  // An asynchronous save, of which the earlier durations show only what training waited for.
+  // For an asynchronous save the earlier durations show only how long training waited.
   const bool writes = setup_.inputs.checkpoint.async;
   watchdog_.begin(Activity::saving, saved_step_, limit, writes ? limit : std::chrono::seconds(0));
   const auto begin = Clock::now();

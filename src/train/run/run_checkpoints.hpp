@@ -52,7 +52,7 @@ class RunCheckpoints {
   void check_room() { store_.check_room(saved_state()); }
 
   /// Takes memory for memory checkpoints, if the run has some; otherwise removes those of earlier
-  /// starts. Collective.
+  /// launches. Collective.
   void reserve_memory();
   /// Returns true if a memory checkpoint is due after the trainer's last step; the same on every
   /// rank.
@@ -62,7 +62,7 @@ class RunCheckpoints {
   /// Returns true if the trainer's state is in memory checkpoints, but not on disk.
   bool only_in_memory() const;
   /// Returns true if the trainer's state is only in memory, and its save on disk was due or may
-  /// have been: an earlier start did not finish it. The same on every rank.
+  /// have been: an earlier launch did not finish it. The same on every rank.
   bool owes_save() const;
   /// Removes memory checkpoints at the end, unless one is newer than those on disk. Collective.
   void release_memory();

@@ -121,7 +121,7 @@ void check_run_folder(const fs::path& folder) {
            "run.folder: '{}' is not a folder; name another run.folder", at.string());
 }
 
-/// Checks that the file for node_exporter can be replaced. The start makes the run folder, so it
+/// Checks that the file for node_exporter can be replaced. The launch creates the run folder, so it
 /// need not exist.
 void check_openmetrics(const fs::path& file, const fs::path& run_folder) {
   if (file.empty()) return;

@@ -22,14 +22,14 @@ namespace llamesh::train {
 /// A rank's memory for an optimizer step. Bytes are device bytes unless noted, counted as in
 /// metrics.jsonl.
 struct PlannedMemory {
-  std::int64_t valley = 0;  ///< bytes in use at the end of the passes
-  std::int64_t peak = 0;    ///< maximum within the step
+  std::int64_t allocated_after_step = 0;  ///< bytes in use at the end of the passes
+  std::int64_t peak = 0;                  ///< maximum within the step
   device::MemoryByUse at_peak{};
   std::int64_t on_host = 0;  ///< bytes in host memory, in addition to the device's
-  /// Bytes in the memory of the rank's host for all its ranks: memory checkpoints, and the partner
-  /// copies among them.
+  /// Bytes in the memory of the rank's host for all its ranks: memory checkpoints, and the replicas
+  /// on other nodes among them.
   std::int64_t memory_checkpoints = 0;
-  std::int64_t partner_copies = 0;
+  std::int64_t remote_replicas = 0;
 };
 
 /// Formats "weights 3.7 MiB, gradients 3.7 MiB, ..."; skips anything below a MiB.

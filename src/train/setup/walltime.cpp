@@ -39,7 +39,7 @@ std::optional<std::chrono::duration<double>> end_time_in(const char* variable) {
   const auto end = parse_end_time(text);
   if (end && !is_stale(*end)) return end;
   spdlog::warn("{} is '{}', {}: it is ignored", variable, excerpt(text),
-               end ? "a time before this start" : "which is no time in seconds since 1970");
+               end ? "a time before this launch" : "which is no time in seconds since 1970");
   return {};
 }
 
@@ -85,7 +85,7 @@ void refuse_stale_end_time() {
   const char* text = std::getenv("LLAMESH_JOB_END_TIME");
   const auto end = text == nullptr ? std::nullopt : parse_end_time(text);
   validate(!end || !is_stale(*end),
-           "LLAMESH_JOB_END_TIME is {}, a time before this start; unset or renew it", text);
+           "LLAMESH_JOB_END_TIME is {}, a time before this launch; unset or renew it", text);
 }
 
 Walltime::Walltime() : Walltime(own_job_id() ? Ask([] { return ask_squeue("%L"); }) : Ask()) {

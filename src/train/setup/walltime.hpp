@@ -21,7 +21,7 @@ std::optional<std::chrono::seconds> parse_time_left(std::string_view text);
 std::optional<std::chrono::duration<double>> parse_end_time(std::string_view text);
 
 /// Throws a user error if LLAMESH_JOB_END_TIME is before this program's start: another job has left
-/// it behind, and the run would stop before its first step at every start.
+/// it behind, and the run would stop before its first step at every launch.
 void refuse_stale_end_time();
 
 /// The job's remaining walltime. A thread queries Slurm at the start, every five minutes and when

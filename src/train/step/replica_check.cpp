@@ -96,10 +96,10 @@ std::vector<std::string> ReplicaCheck::check_again() {
   std::vector<std::string> lines;
   for (const auto& mismatch : found) {
     heal(mismatch);
-    lines.push_back(fmt::format(
-        "after step {}: {}; it is healed: they are now those of rank {}, but what it contributed "
-        "to gradients since the comparison before may have been wrong",
-        trainer_.step(), describe(mismatch), mismatch.agree.front()));
+    lines.push_back(
+        fmt::format("after step {}: {}; it is healed: they are now those of rank {}, but its "
+                    "contribution to gradients since the previous comparison may have been wrong",
+                    trainer_.step(), describe(mismatch), mismatch.agree.front()));
   }
   world_.barrier("healed replicas");  // ranks on a node gather from one another's memory
   trainer_.on_master_weights_loaded();
@@ -174,7 +174,7 @@ void ReplicaCheck::stop(const std::vector<Mismatch>& found) const {
     for (const auto& mismatch : found) lines.push_back(describe(mismatch));
     fail(ExitCode::stopped_early,
          "after step {}: {}; a machine's memory is faulty, or this is a bug: nothing is saved, and "
-         "the next start continues from the newest checkpoint",
+         "the next launch continues from the newest checkpoint",
          trainer_.step(), fmt::join(lines, "; "));
   });
 }

@@ -53,7 +53,7 @@ StepMeter::StepMeter(const comm::Communicator& world, const Setup& setup,
 void StepMeter::plan_memory() {
   if (!setup_.plan_memory) return;
   planned_ = setup_.plan_memory(setup_, world_.rank(), threads_);
-  planned_.valley = world_.max(planned_.valley, "planned memory");
+  planned_.allocated_after_step = world_.max(planned_.allocated_after_step, "planned memory");
   planned_.peak = world_.max(planned_.peak, "planned memory");
   planned_.on_host = world_.max(planned_.on_host, "planned memory");
   planned_.memory_checkpoints = world_.max(planned_.memory_checkpoints, "planned memory");
@@ -63,7 +63,8 @@ std::string StepMeter::describe_memory() const {
   const auto mebibytes = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
   return fmt::format(
       "planned memory per rank: {:.1f} MiB after a step, {:.1f} MiB at the peak ({}){}{}",
-      mebibytes(planned_.valley), mebibytes(planned_.peak), describe(planned_.at_peak),
+      mebibytes(planned_.allocated_after_step), mebibytes(planned_.peak),
+      describe(planned_.at_peak),
       setup_.mesh.group_size(setup_.mesh.named({"expert"})) > 1
           ? ", if tokens spread evenly over experts"
           : "",
@@ -133,7 +134,7 @@ void StepMeter::end_step(StepRecord& record, std::span<const StepPart> parts) {
   for (const auto& part : parts) {
     const auto& sample = part.measured;
     joules += sample.joules;
-    record.valley = std::max(record.valley, sample.in_use);
+    record.allocated_after_step = std::max(record.allocated_after_step, sample.in_use);
     record.peak = std::max(record.peak, sample.peak);
     record.on_host = std::max(record.on_host, sample.on_host);
     record.seconds = std::max(record.seconds, sample.seconds);
@@ -143,7 +144,7 @@ void StepMeter::end_step(StepRecord& record, std::span<const StepPart> parts) {
   record.tokens_per_second = step_tokens / record.seconds;
   if (std::isfinite(joules)) record.joules = joules;
   if (joules > 0) record.tokens_per_joule = step_tokens / joules;
-  record.predicted_valley = planned_.valley;
+  record.predicted_allocated_after_step = planned_.allocated_after_step;
   record.predicted_peak = planned_.peak;
   record.predicted_on_host = planned_.on_host;
   record_traffic(record);

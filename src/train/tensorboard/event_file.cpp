@@ -53,7 +53,7 @@ std::int64_t time_of(const std::string& name) {
   return time;
 }
 
-/// Returns a name that sorts after those from earlier starts, even in the same second or from a
+/// Returns a name that sorts after those from earlier launches, even in the same second or from a
 /// node whose clock is ahead: TensorBoard reads a folder's files in name order.
 std::filesystem::path next_name(const std::filesystem::path& folder) {
   auto time = static_cast<std::int64_t>(unix_time());

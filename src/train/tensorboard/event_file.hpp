@@ -12,8 +12,9 @@
 
 namespace llamesh::train {
 
-/// A run's scalars for TensorBoard: a new file events.out.tfevents.* per start, in TFRecord format.
-/// Each write reaches the file at once, as in metrics.jsonl. An I/O failure throws (exit 74).
+/// A run's scalars for TensorBoard: a new file events.out.tfevents.* per launch, in TFRecord
+/// format. Each write reaches the file at once, as in metrics.jsonl. An I/O failure throws (exit
+/// 74).
 class EventFile {
  public:
   /// Opens a file in `folder`, creating it if needed, for a run that continues after `step`. Its

@@ -1,4 +1,4 @@
-#include "checkpoint/memory/image_plan.hpp"
+#include "checkpoint/memory/snapshot_plan.hpp"
 
 #include <algorithm>
 #include <map>
@@ -6,7 +6,7 @@
 #include <tuple>
 #include <utility>
 
-#include "checkpoint/memory/memory_image.hpp"
+#include "checkpoint/memory/memory_snapshot.hpp"
 #include "core/hash.hpp"
 
 namespace llamesh::checkpoint {
@@ -31,20 +31,20 @@ int counterpart(const std::vector<std::vector<int>>& ranks_on, int node, int ran
   return ranks[at(topology.local_rank_of[at(rank)]) % ranks.size()];
 }
 
-/// Returns an image for each rank from those of one start and step, or nothing if some rank has
+/// Returns a snapshot for each rank from those of one launch and step, or nothing if some rank has
 /// none.
-std::optional<std::vector<FoundImage>> choose_images(std::span<const FoundImage> images,
-                                                     const std::vector<ImageKey>& keys,
-                                                     const comm::Topology& topology) {
-  std::map<std::uint64_t, std::vector<FoundImage>> by_key;
-  for (const auto& image : images) by_key[image.key.hash].push_back(image);
+std::optional<std::vector<FoundSnapshot>> choose_snapshots(std::span<const FoundSnapshot> snapshots,
+                                                           const std::vector<SnapshotKey>& keys,
+                                                           const comm::Topology& topology) {
+  std::map<std::uint64_t, std::vector<FoundSnapshot>> by_key;
+  for (const auto& snapshot : snapshots) by_key[snapshot.key.hash].push_back(snapshot);
   std::vector<int> received_from(at(topology.nodes));
-  std::vector<FoundImage> chosen;
+  std::vector<FoundSnapshot> chosen;
   for (std::size_t r = 0; r < keys.size(); ++r) {
     const auto found = by_key.find(keys[r].hash);
     if (found == by_key.end() || found->second.front().key != keys[r]) return {};
     const auto& copies = found->second;
-    const auto own = std::ranges::find(copies, topology.node_of[r], &FoundImage::node);
+    const auto own = std::ranges::find(copies, topology.node_of[r], &FoundSnapshot::node);
     chosen.push_back(own != copies.end() ? *own
                                          : *std::ranges::min_element(copies, {}, [&](auto& copy) {
                                              return received_from[at(copy.node)];
@@ -56,8 +56,8 @@ std::optional<std::vector<FoundImage>> choose_images(std::span<const FoundImage>
 
 }  // namespace
 
-ImageKey key_of(const State& state) {
-  ImageKey key;
+SnapshotKey key_of(const State& state) {
+  SnapshotKey key;
   RunningHash hash;
   const auto add = [&](std::int64_t number) { hash.add(&number, sizeof(number)); };
   const auto add_text = [&](const std::string& text) {
@@ -68,7 +68,7 @@ ImageKey key_of(const State& state) {
   for (const auto& group : state.groups) {
     contents.push_back(group.contents);
     const auto before = key.bytes;
-    for (const auto& shard : group.shards) key.bytes += shard ? shard_bytes_in_image(shard) : 0;
+    for (const auto& shard : group.shards) key.bytes += shard ? shard_bytes_in_snapshot(shard) : 0;
     if (key.bytes == before) continue;
     add_text(group.path);
     add(group.contents.frozen ? 1 : 0);
@@ -91,10 +91,10 @@ ImageKey key_of(const State& state) {
   return key;
 }
 
-std::vector<KeptImage> kept_images(const std::vector<ImageKey>& keys,
-                                   const comm::Topology& topology, PartnerCopy partner) {
+std::vector<KeptSnapshot> kept_snapshots(const std::vector<SnapshotKey>& keys,
+                                         const comm::Topology& topology, RemoteReplicas partner) {
   const auto ranks_on = ranks_by_node(topology);
-  std::vector<KeptImage> kept;
+  std::vector<KeptSnapshot> kept;
   std::map<std::uint64_t, int> nodes_with;
   for (int node = 0; node < topology.nodes; ++node) {
     std::set<std::uint64_t> here;
@@ -103,46 +103,46 @@ std::vector<KeptImage> kept_images(const std::vector<ImageKey>& keys,
         kept.push_back({keys[at(rank)], node, rank, rank});
     for (const auto key : here) ++nodes_with[key];
   }
-  if (partner == PartnerCopy::off || topology.nodes == 1) return kept;
+  if (partner == RemoteReplicas::off || topology.nodes == 1) return kept;
   const auto own = kept;
-  for (const auto& image : own) {
-    if (nodes_with[image.key.hash] > 1) continue;
-    const int next = (image.node + 1) % topology.nodes;
+  for (const auto& snapshot : own) {
+    if (nodes_with[snapshot.key.hash] > 1) continue;
+    const int next = (snapshot.node + 1) % topology.nodes;
     kept.push_back(
-        {image.key, next, counterpart(ranks_on, next, image.rank, topology), image.rank});
+        {snapshot.key, next, counterpart(ranks_on, next, snapshot.rank, topology), snapshot.rank});
   }
-  std::ranges::stable_sort(kept, {}, &KeptImage::node);
+  std::ranges::stable_sort(kept, {}, &KeptSnapshot::node);
   return kept;
 }
 
-std::vector<std::int64_t> bytes_per_node(const std::vector<KeptImage>& kept, int nodes) {
+std::vector<std::int64_t> bytes_per_node(const std::vector<KeptSnapshot>& kept, int nodes) {
   std::vector<std::int64_t> bytes(at(nodes));
-  for (const auto& image : kept)
-    bytes[at(image.node)] += images_per_key * image_bytes(image.key.bytes);
+  for (const auto& snapshot : kept)
+    bytes[at(snapshot.node)] += snapshots_per_key * snapshot_bytes(snapshot.key.bytes);
   return bytes;
 }
 
-std::optional<ImageSet> newest_set(std::span<const FoundImage> found,
-                                   const std::vector<ImageKey>& keys,
-                                   const comm::Topology& topology) {
-  std::map<std::pair<std::int64_t, std::uint64_t>, std::vector<FoundImage>> sets;
-  for (const auto& image : found) sets[{image.step, image.start}].push_back(image);
+std::optional<SnapshotSet> newest_set(std::span<const FoundSnapshot> found,
+                                      const std::vector<SnapshotKey>& keys,
+                                      const comm::Topology& topology) {
+  std::map<std::pair<std::int64_t, std::uint64_t>, std::vector<FoundSnapshot>> sets;
+  for (const auto& snapshot : found) sets[{snapshot.step, snapshot.launch}].push_back(snapshot);
   for (auto set = sets.rbegin(); set != sets.rend(); ++set)
-    if (auto images = choose_images(set->second, keys, topology))
-      return ImageSet{set->first.second, set->first.first, std::move(*images)};
+    if (auto snapshots = choose_snapshots(set->second, keys, topology))
+      return SnapshotSet{set->first.second, set->first.first, std::move(*snapshots)};
   return {};
 }
 
-std::vector<ImageTransfer> transfers_of(const ImageSet& set, const comm::Topology& topology) {
+std::vector<SnapshotTransfer> transfers_of(const SnapshotSet& set, const comm::Topology& topology) {
   const auto ranks_on = ranks_by_node(topology);
   std::set<std::pair<int, std::uint64_t>> done;  // node, key
-  std::vector<ImageTransfer> transfers;
-  for (std::size_t r = 0; r < set.images.size(); ++r) {
-    const auto& image = set.images[r];
+  std::vector<SnapshotTransfer> transfers;
+  for (std::size_t r = 0; r < set.snapshots.size(); ++r) {
+    const auto& snapshot = set.snapshots[r];
     const int node = topology.node_of[r];
-    if (image.node == node || !done.insert({node, image.key.hash}).second) continue;
+    if (snapshot.node == node || !done.insert({node, snapshot.key.hash}).second) continue;
     const int rank = static_cast<int>(r);
-    transfers.push_back({image, counterpart(ranks_on, image.node, rank, topology), rank});
+    transfers.push_back({snapshot, counterpart(ranks_on, snapshot.node, rank, topology), rank});
   }
   return transfers;
 }

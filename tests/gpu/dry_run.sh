@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Rehearses a visit (visit.sh) on a fake CUDA runtime, in a root of its own that holds Debian's essential packages, the
+# Dry run of a GPU test session (visit.sh) on a fake CUDA runtime, in a root of its own that holds Debian's essential packages, the
 # bundle and the sources: no MPI, HDF5, compiler or Python. Shows that the bundle is complete, and that every step of every
 # part runs, ends and leaves its results. The fake GPU computes nothing (FAKE_GPU_IDLE), so losses mean nothing here.
 # Needs root, for chroot; exits with 77 without.
-#   tests/gpu/rehearsal.sh PROGRAM FOLDER     where PROGRAM is llamesh_fake_cuda and FOLDER has gpu_ops
+#   tests/gpu/dry_run.sh PROGRAM FOLDER     where PROGRAM is llamesh_fake_cuda and FOLDER has gpu_ops
 set -uo pipefail
 program=$(readlink -f "$1") tests=$(readlink -f "$2")
 cd "$(dirname "$0")/../.." || exit 1

@@ -2,7 +2,7 @@
 # Prints how runs of scripts/test_preset.sh ended: the skipped cases by reason, the cases of
 # GoogleTest, the flaky tests (scripts/test_again.sh), the last lines of each failed test, and how many
 # tests passed, failed and were skipped. Ends with 1 if a test has failed or a run is missing.
-#   scripts/test_verdict.sh PRESET/NAME...
+#   scripts/test_results.sh PRESET/NAME...
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,7 +12,7 @@ for run in "$@"; do
   folder=build/${run%/*}/runs/${run#*/}
   # ctest's own closing line, e.g. "96% tests passed, 2 tests failed out of 50"
   read -r bad all < <(sed -n 's/.*passed, \([0-9]*\) tests failed out of \([0-9]*\)$/\1 \2/p' "$folder/summary" 2>/dev/null) || {
-    echo "$run did not come to its end"
+    echo "$run did not finish"
     bad=1 all=1
   }
   out=$(grep -c '\*\*\*Skipped' "$folder/summary" 2>/dev/null || true)  # ctest counts them as passed

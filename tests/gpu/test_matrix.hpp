@@ -30,9 +30,10 @@ struct Place {
 
 /// A random matrix on both host and device. The memory around its rows contains a sentinel that no
 /// kernel may touch.
-class Twin {
+class TestMatrix {
  public:
-  Twin(DType dtype, std::int64_t rows, std::int64_t cols, Place place = {}, double spread = 1.0)
+  TestMatrix(DType dtype, std::int64_t rows, std::int64_t cols, Place place = {},
+             double spread = 1.0)
       : dtype_(dtype),
         rows_(rows),
         cols_(cols),
@@ -121,9 +122,9 @@ class Twin {
 };
 
 /// int32 elements on both host and device.
-class TwinIntegers {
+class TestIntegers {
  public:
-  explicit TwinIntegers(std::vector<std::int32_t> numbers)
+  explicit TestIntegers(std::vector<std::int32_t> numbers)
       : numbers_(std::move(numbers)), device_(std::max<std::size_t>(numbers_.size(), 1) * 4) {
     std::vector<std::byte> bytes(numbers_.size() * 4);
     if (!bytes.empty()) std::memcpy(bytes.data(), numbers_.data(), bytes.size());

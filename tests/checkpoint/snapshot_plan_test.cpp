@@ -1,4 +1,4 @@
-#include "checkpoint/memory/image_plan.hpp"
+#include "checkpoint/memory/snapshot_plan.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,10 +10,10 @@
 namespace llamesh::test {
 namespace {
 
-using checkpoint::FoundImage;
-using checkpoint::ImageKey;
-using checkpoint::KeptImage;
-using checkpoint::PartnerCopy;
+using checkpoint::FoundSnapshot;
+using checkpoint::KeptSnapshot;
+using checkpoint::RemoteReplicas;
+using checkpoint::SnapshotKey;
 
 /// Returns a topology with that many ranks on each node.
 comm::Topology nodes_of_ranks(const std::vector<int>& ranks) {
@@ -27,12 +27,12 @@ comm::Topology nodes_of_ranks(const std::vector<int>& ranks) {
   return comm::make_topology(machines, hosts, 0);
 }
 
-ImageKey key(std::uint64_t hash) {
+SnapshotKey key(std::uint64_t hash) {
   return {hash, 1000};
 }
 
-std::vector<ImageKey> keys(const std::vector<std::uint64_t>& hashes) {
-  std::vector<ImageKey> all;
+std::vector<SnapshotKey> keys(const std::vector<std::uint64_t>& hashes) {
+  std::vector<SnapshotKey> all;
   for (const auto hash : hashes) all.push_back(key(hash));
   return all;
 }
@@ -40,12 +40,12 @@ std::vector<ImageKey> keys(const std::vector<std::uint64_t>& hashes) {
 struct KeptCase {
   std::vector<std::uint64_t> keys;  ///< by rank
   std::vector<int> ranks_on;        ///< by node
-  PartnerCopy partner;
-  std::vector<KeptImage> expected;
+  RemoteReplicas partner;
+  std::vector<KeptSnapshot> expected;
 };
 
-TEST(ImagePlan, EachNodeKeepsItsShardsAndPartnerCopiesOfWhatNoOtherHas) {
-  const auto partner = PartnerCopy::automatic;
+TEST(SnapshotPlan, EachNodeKeepsItsShardsAndReplicasOfOthers) {
+  const auto partner = RemoteReplicas::automatic;
   const std::vector<KeptCase> cases{
       // full_shard on one node, on two
       {{1, 2}, {2}, partner, {{key(1), 0, 0, 0}, {key(2), 0, 1, 1}}},
@@ -53,15 +53,15 @@ TEST(ImagePlan, EachNodeKeepsItsShardsAndPartnerCopiesOfWhatNoOtherHas) {
        {1, 1},
        partner,
        {{key(1), 0, 0, 0}, {key(2), 0, 0, 1}, {key(2), 1, 1, 1}, {key(1), 1, 1, 0}}},
-      {{1, 2}, {1, 1}, PartnerCopy::off, {{key(1), 0, 0, 0}, {key(2), 1, 1, 1}}},
+      {{1, 2}, {1, 1}, RemoteReplicas::off, {{key(1), 0, 0, 0}, {key(2), 1, 1, 1}}},
       // hybrid_shard: the replica is the second copy
       {{1, 2, 1, 2},
        {2, 2},
        partner,
        {{key(1), 0, 0, 0}, {key(2), 0, 1, 1}, {key(1), 1, 2, 2}, {key(2), 1, 3, 3}}},
-      // no_shard: one image per node
+      // no_shard: one snapshot per node
       {{1, 1, 1, 1}, {2, 2}, partner, {{key(1), 0, 0, 0}, {key(1), 1, 2, 2}}},
-      // three nodes, one with a single rank, which keeps both of its partners' images
+      // three nodes, one with a single rank, which keeps both of the others' snapshots
       {{1, 2, 3, 4, 5},
        {2, 2, 1},
        partner,
@@ -83,61 +83,65 @@ TEST(ImagePlan, EachNodeKeepsItsShardsAndPartnerCopiesOfWhatNoOtherHas) {
   };
   for (const auto& one : cases) {
     const auto topology = nodes_of_ranks(one.ranks_on);
-    const auto kept = kept_images(keys(one.keys), topology, one.partner);
+    const auto kept = kept_snapshots(keys(one.keys), topology, one.partner);
     EXPECT_EQ(kept, one.expected);
     const auto bytes = bytes_per_node(kept, topology.nodes);
     for (int node = 0; node < topology.nodes; ++node)
       EXPECT_GT(bytes[static_cast<std::size_t>(node)],
-                2000 * std::ranges::count(kept, node, &KeptImage::node));
+                2000 * std::ranges::count(kept, node, &KeptSnapshot::node));
   }
 }
 
-FoundImage image(int node, std::uint64_t hash, std::int64_t step, std::uint64_t start = 1) {
-  return {.node = node, .slot = 0, .key = key(hash), .start = start, .step = step};
+FoundSnapshot snapshot(int node, std::uint64_t hash, std::int64_t step, std::uint64_t launch = 1) {
+  return {.node = node, .slot = 0, .key = key(hash), .launch = launch, .step = step};
 }
 
 struct ChoiceCase {
   const char* name;
-  std::vector<FoundImage> found;
+  std::vector<FoundSnapshot> found;
   std::int64_t step;       ///< -1: no set
-  std::vector<int> nodes;  ///< of the images, by rank
+  std::vector<int> nodes;  ///< of the snapshots, by rank
 };
 
-TEST(ImagePlan, ChoosesTheNewestStepThatIsCompleteOverNodesAndReplicas) {
+TEST(SnapshotPlan, ChoosesTheNewestStepThatIsCompleteOverNodesAndReplicas) {
   const auto topology = nodes_of_ranks({2, 2});
   const auto full = keys({1, 2, 3, 4});
   const auto hybrid = keys({1, 2, 1, 2});
   const std::vector<ChoiceCase> for_full{
       {"nothing", {}, -1, {}},
       {"each on its node",
-       {image(0, 1, 5), image(0, 2, 5), image(1, 3, 5), image(1, 4, 5)},
+       {snapshot(0, 1, 5), snapshot(0, 2, 5), snapshot(1, 3, 5), snapshot(1, 4, 5)},
        5,
        {0, 0, 1, 1}},
       {"a torn newer step",
-       {image(0, 1, 5), image(0, 2, 5), image(1, 3, 5), image(1, 4, 5), image(0, 1, 10),
-        image(0, 2, 10), image(1, 3, 10)},
+       {snapshot(0, 1, 5), snapshot(0, 2, 5), snapshot(1, 3, 5), snapshot(1, 4, 5),
+        snapshot(0, 1, 10), snapshot(0, 2, 10), snapshot(1, 3, 10)},
        5,
        {0, 0, 1, 1}},
       {"two complete steps",
-       {image(0, 1, 5), image(0, 2, 5), image(1, 3, 5), image(1, 4, 5), image(0, 1, 10),
-        image(0, 2, 10), image(1, 3, 10), image(1, 4, 10)},
+       {snapshot(0, 1, 5), snapshot(0, 2, 5), snapshot(1, 3, 5), snapshot(1, 4, 5),
+        snapshot(0, 1, 10), snapshot(0, 2, 10), snapshot(1, 3, 10), snapshot(1, 4, 10)},
        10,
        {0, 0, 1, 1}},
-      {"a lost node, whose partner copies the other has",
-       {image(1, 3, 5), image(1, 4, 5), image(1, 1, 5), image(1, 2, 5)},
+      {"a lost node, whose replicas on other nodes the other has",
+       {snapshot(1, 3, 5), snapshot(1, 4, 5), snapshot(1, 1, 5), snapshot(1, 2, 5)},
        5,
        {1, 1, 1, 1}},
-      {"a lost node without partner copies", {image(1, 3, 5), image(1, 4, 5)}, -1, {}},
-      {"no mix of two starts",
-       {image(0, 1, 5), image(0, 2, 5), image(1, 3, 5, 2), image(1, 4, 5, 2)},
+      {"a lost node without replicas on other nodes",
+       {snapshot(1, 3, 5), snapshot(1, 4, 5)},
        -1,
        {}},
-      {"an older start that is complete",
-       {image(0, 1, 5), image(0, 2, 5), image(1, 3, 5), image(1, 4, 5), image(0, 1, 10, 2)},
+      {"no mix of two launches",
+       {snapshot(0, 1, 5), snapshot(0, 2, 5), snapshot(1, 3, 5, 2), snapshot(1, 4, 5, 2)},
+       -1,
+       {}},
+      {"an older launch that is complete",
+       {snapshot(0, 1, 5), snapshot(0, 2, 5), snapshot(1, 3, 5), snapshot(1, 4, 5),
+        snapshot(0, 1, 10, 2)},
        5,
        {0, 0, 1, 1}},
       {"moved to other nodes",
-       {image(1, 1, 5), image(1, 2, 5), image(0, 3, 5), image(0, 4, 5)},
+       {snapshot(1, 1, 5), snapshot(1, 2, 5), snapshot(0, 3, 5), snapshot(0, 4, 5)},
        5,
        {1, 1, 0, 0}},
   };
@@ -145,43 +149,43 @@ TEST(ImagePlan, ChoosesTheNewestStepThatIsCompleteOverNodesAndReplicas) {
     const auto set = newest_set(one.found, full, topology);
     ASSERT_EQ(set ? set->step : -1, one.step) << one.name;
     for (std::size_t r = 0; r < one.nodes.size(); ++r) {
-      EXPECT_EQ(set->images[r].node, one.nodes[r]) << one.name;
-      EXPECT_EQ(set->images[r].key, full[r]) << one.name;
+      EXPECT_EQ(set->snapshots[r].node, one.nodes[r]) << one.name;
+      EXPECT_EQ(set->snapshots[r].key, full[r]) << one.name;
     }
   }
-  const std::vector<FoundImage> mixed_ages{image(0, 1, 10), image(0, 2, 5), image(1, 1, 5),
-                                           image(1, 2, 10)};
+  const std::vector<FoundSnapshot> mixed_ages{snapshot(0, 1, 10), snapshot(0, 2, 5),
+                                              snapshot(1, 1, 5), snapshot(1, 2, 10)};
   const auto set = newest_set(mixed_ages, hybrid, topology);
   ASSERT_TRUE(set) << "each replica has half of step 10";
   EXPECT_EQ(set->step, 10);
-  EXPECT_EQ(set->images[1], image(1, 2, 10));
-  EXPECT_EQ(set->images[2], image(0, 1, 10));
+  EXPECT_EQ(set->snapshots[1], snapshot(1, 2, 10));
+  EXPECT_EQ(set->snapshots[2], snapshot(0, 1, 10));
   auto other_size = keys({1, 2, 1, 2});
   for (auto& one : other_size) one.bytes += 64;
   EXPECT_FALSE(newest_set(mixed_ages, other_size, topology));
 }
 
-TEST(ImagePlan, ANewNodeReceivesFromAllThatHaveItsImages) {
+TEST(SnapshotPlan, ANewNodeReceivesFromAllThatHaveItsSnapshots) {
   const auto topology = nodes_of_ranks({2, 2, 2});
   const auto wanted = keys({1, 2, 1, 2, 1, 2});
-  const std::vector<FoundImage> found{image(1, 1, 5), image(1, 2, 5), image(2, 1, 5),
-                                      image(2, 2, 5)};
+  const std::vector<FoundSnapshot> found{snapshot(1, 1, 5), snapshot(1, 2, 5), snapshot(2, 1, 5),
+                                         snapshot(2, 2, 5)};
   const auto set = newest_set(found, wanted, topology);
   ASSERT_TRUE(set);
-  const std::vector<checkpoint::ImageTransfer> expected{{image(1, 1, 5), 2, 0},
-                                                        {image(2, 2, 5), 5, 1}};
+  const std::vector<checkpoint::SnapshotTransfer> expected{{snapshot(1, 1, 5), 2, 0},
+                                                           {snapshot(2, 2, 5), 5, 1}};
   EXPECT_EQ(transfers_of(*set, topology), expected);
 }
 
-TEST(ImagePlan, RanksOfANodeShareWhatItReceives) {
+TEST(SnapshotPlan, RanksOfANodeShareWhatItReceives) {
   const auto topology = nodes_of_ranks({3, 1});
-  const auto set = newest_set(std::vector{image(1, 7, 5)}, keys({7, 7, 7, 7}), topology);
+  const auto set = newest_set(std::vector{snapshot(1, 7, 5)}, keys({7, 7, 7, 7}), topology);
   ASSERT_TRUE(set);
-  const std::vector<checkpoint::ImageTransfer> expected{{image(1, 7, 5), 3, 0}};
+  const std::vector<checkpoint::SnapshotTransfer> expected{{snapshot(1, 7, 5), 3, 0}};
   EXPECT_EQ(transfers_of(*set, topology), expected);
 }
 
-TEST(ImagePlan, AKeySaysWhichElementsARankHoldsAndWhere) {
+TEST(SnapshotPlan, AKeySaysWhichElementsARankHoldsAndWhere) {
   const Job one(1);
   const auto key = key_of(one.state());
   EXPECT_EQ(key, key_of(Job(1).state()));

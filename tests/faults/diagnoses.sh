@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Breaks runs on 4 ranks, each at a rank and time drawn from its number, and counts how often the
-# verdict is right: the rank (and its host) in failure.json, in `llamesh status`, and in the log.
-#   tests/faults/verdicts.sh LLAMESH FAULTY [--slurm] [--tries N (20)] [--at-once N (4)] [KIND...]
+# diagnosis is right: the rank (and its host) in failure.json, in `llamesh status`, and in the log.
+#   tests/faults/diagnoses.sh LLAMESH FAULTY [--slurm] [--tries N (20)] [--at-once N (4)] [KIND...]
 # FAULTY is build/*/tests/faulty_llamesh. Runs under mpirun on this machine, or with --slurm on
 # nodes of a cluster made for it (tests/cluster/cluster.sh), one rank per node. KIND:
 #   killed   SIGKILL
@@ -12,8 +12,8 @@
 #   pair     the same with 2 replicas: both are named
 #   slow     stopped for 45 out of every 60 ms, one try at a time
 # Times in seconds run from the fault to failure.json; for a slow rank to the line that names it;
-# for a rank killed under mpirun, which leaves nobody to report it, from the next start. Prints a
-# line per try, then a table; ends with 1 if a verdict was wrong.
+# for a rank killed under mpirun, which leaves nobody to report it, from the next launch. Prints a
+# line per try, then a table; ends with 1 if a diagnosis was wrong.
 # shellcheck disable=SC2034,SC2154,SC1091  # jobs.sh uses and makes them
 set -uo pipefail
 source "$(dirname "$0")/../cluster/jobs.sh"
@@ -32,7 +32,7 @@ done
 if [[ $slurm == yes ]]; then
   on_cluster $((4 * at_once)) "$0" "$llamesh" "$faulty" "${@:3}"
 else
-  work=$(mktemp -d "${TMPDIR:-/tmp}/llamesh-verdicts.XXXXXX")
+  work=$(mktemp -d "${TMPDIR:-/tmp}/llamesh-diagnoses.XXXXXX")
   trap 'rm -rf "$work"' EXIT
   cd "$work" && ln -s "$sources/inputs" inputs && mkdir bin
 fi
@@ -65,8 +65,8 @@ start() {
 # host_of RANK: prints its host; a job has all nodes in its group, or the first ones
 host_of() { if [[ $slurm == yes ]]; then echo "node$((${nodes%% *} + $1 / per_node))"; else hostname; fi; }
 
-# has_verdict: checks for a verdict, which may also come from the start after a kill
-has_verdict() { [[ -s $run/failure.json ]]; }
+# has_diagnosis: checks for a diagnosis, which may also come from the launch after a kill
+has_diagnosis() { [[ -s $run/failure.json ]]; }
 over() { no_ranks "$run"; }
 over_but() { [[ $(ranks "$run") == "$1" ]] || over; }
 
@@ -80,7 +80,7 @@ options() {
   esac
 }
 
-# break_it: injects the fault, and keeps it up until there is a verdict. Sets struck, and verdict_at
+# break_it: injects the fault, and keeps it up until there is a diagnosis. Sets struck, and diagnosed_at
 # for some.
 break_it() {
   local pid
@@ -88,20 +88,20 @@ break_it() {
   struck=$(now)
   case $kind in
     killed) kill -KILL "$pid"; within 60 over
-      has_verdict || { struck=$(now); start train.steps=1; within 60 has_verdict; } ;;
+      has_diagnosis || { struck=$(now); start train.steps=1; within 60 has_diagnosis; } ;;
     stopped) kill -STOP "$pid"; within 90 over_but "$pid"; kill -KILL "$pid" 2>/dev/null ;;
-    cut) cluster pair "${host#node}" "${peer_host#node}" down; within 90 has_verdict; within 60 over
+    cut) cluster pair "${host#node}" "${peer_host#node}" down; within 90 has_diagnosis; within 60 over
       cluster pair "${host#node}" "${peer_host#node}" up ;;
     slow)
       while ! grep -q 'is slow: its own work' "$run/log.txt" && (($(now) - struck < 60000)); do
         kill -STOP "$pid"; sleep 0.045; kill -CONT "$pid"; sleep 0.015
       done
-      verdict_at=$(now)
+      diagnosed_at=$(now)
       kill -TERM "$pid" ;;
   esac
 }
 
-# named: prints the run's verdict, and whether it is right
+# named: prints the run's diagnosis, and whether it is right
 named() {
   local name="rank $victim on $host" status
   case $kind in
@@ -122,7 +122,7 @@ named() {
 
 # try KIND NUMBER: prints a line "KIND NUMBER right|wrong SECONDS WHAT"
 try() {
-  local kind=$1 number=$2 scenario=$1-$2 run=run-$1-$2 verdict=wrong said='' struck=0 verdict_at='' job
+  local kind=$1 number=$2 scenario=$1-$2 run=run-$1-$2 result=wrong said='' struck=0 diagnosed_at='' job
   local program=$llamesh on_path=bin/llamesh victim host peer peer_host step per_node=1
   victim=$(draw victim 4) step=$((8 + $(draw step 25)))
   peer=$(((victim + 1 + $(draw peer 3)) % 4))
@@ -145,10 +145,10 @@ try() {
     break_it
     within 60 over
   fi
-  : "${verdict_at:=$(stat -c %.3Y "$run/failure.json" 2>/dev/null | tr -d .)}"
-  named && verdict=right
-  echo "$kind $number $verdict $((${verdict_at:-struck} - struck)) ms rank $victim: ${said:-nothing is said}"
-  if [[ $verdict == wrong && -n ${LLAMESH_KEEP:-} ]]; then cp -r "$run" "$scenario".*log "$LLAMESH_KEEP"; fi
+  : "${diagnosed_at:=$(stat -c %.3Y "$run/failure.json" 2>/dev/null | tr -d .)}"
+  named && result=right
+  echo "$kind $number $result $((${diagnosed_at:-struck} - struck)) ms rank $victim: ${said:-nothing is said}"
+  if [[ $result == wrong && -n ${LLAMESH_KEEP:-} ]]; then cp -r "$run" "$scenario".*log "$LLAMESH_KEEP"; fi
   if [[ $slurm == no ]]; then wait; else clean_up >/dev/null; fi
   forget_runs "$run"
   rm -rf "$run"

@@ -1,4 +1,4 @@
-#include "checkpoint/memory/memory_image.hpp"
+#include "checkpoint/memory/memory_snapshot.hpp"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -23,17 +23,17 @@ namespace llamesh::checkpoint {
 namespace {
 
 constexpr std::int64_t header_bytes = 4096;
-constexpr std::int64_t image_segment_bytes = std::int64_t{4} << 20U;  // hashed together
-constexpr std::int64_t max_image_bytes = std::int64_t{1} << 50U;
+constexpr std::int64_t snapshot_segment_bytes = std::int64_t{4} << 20U;  // hashed together
+constexpr std::int64_t max_snapshot_bytes = std::int64_t{1} << 50U;
 
-static_assert(std::has_unique_object_representations_v<ImageHeader>);
+static_assert(std::has_unique_object_representations_v<SnapshotHeader>);
 
 std::int64_t num_segments(std::int64_t shard_bytes) {
-  return (shard_bytes + image_segment_bytes - 1) / image_segment_bytes;
+  return (shard_bytes + snapshot_segment_bytes - 1) / snapshot_segment_bytes;
 }
 
 /// Calls visit(offset, part, memory) for all shards, one after the other, in parts that lie within
-/// a segment of the image.
+/// a segment of the snapshot.
 template <class Visit>
 void for_each_shard_part(const State& state, Visit visit) {
   std::int64_t at = 0;
@@ -43,12 +43,12 @@ void for_each_shard_part(const State& state, Visit visit) {
       const auto element = size_of(shard.dtype());
       for (std::int64_t first = 0; first < shard.numel();) {
         const auto offset = at + first * element;
-        const auto left = (image_segment_bytes - offset % image_segment_bytes) / element;
+        const auto left = (snapshot_segment_bytes - offset % snapshot_segment_bytes) / element;
         const auto count = std::min(left, shard.numel() - first);
         visit(offset, shard.slice(first, count), group.memory);
         first += count;
       }
-      at += shard_bytes_in_image(shard);
+      at += shard_bytes_in_snapshot(shard);
     }
 }
 
@@ -61,7 +61,7 @@ class ShardDownload {
       std::memcpy(to, part.data(), bytes);
       return;
     }
-    if (!pinned_) pinned_ = device::Buffer::on_host(image_segment_bytes);
+    if (!pinned_) pinned_ = device::Buffer::on_host(snapshot_segment_bytes);
     device::download(device::stream_of(memory), pinned_.data(), part);
     std::memcpy(to, pinned_.data(), bytes);
   }
@@ -81,29 +81,29 @@ void take_memory(const Descriptor& file, std::int64_t bytes) {
       bytes, file.path().parent_path().string(), std::strerror(error));
 }
 
-bool is_sealed(const ImageHeader& header) {
-  return header.layout == ImageHeader::known_layout && header.hash == header.expected_hash();
+bool is_sealed(const SnapshotHeader& header) {
+  return header.layout == SnapshotHeader::known_layout && header.hash == header.expected_hash();
 }
 
 /// Returns what is wrong with a sealed header of a file or mapping of so many bytes; empty if
 /// nothing is.
-std::string problem_of(const ImageHeader& header, std::int64_t bytes) {
+std::string problem_of(const SnapshotHeader& header, std::int64_t bytes) {
   if (header.step < 0 || header.step > max_step)
     return fmt::format("its step is {}, beyond 0 to {}", header.step, max_step);
   if (header.disk_step < -1 || header.disk_step > header.step)
     return fmt::format("it is of step {} and names step {} on disk", header.step, header.disk_step);
-  if (header.key.bytes < 0 || header.key.bytes > max_image_bytes)
+  if (header.key.bytes < 0 || header.key.bytes > max_snapshot_bytes)
     return fmt::format("its shards have {} bytes", header.key.bytes);
-  if (header.text_bytes < 0 || header.text_bytes > longest_manifest)
-    return fmt::format("its text has {} bytes", header.text_bytes);
-  const auto expected = image_bytes(header.key.bytes, header.text_bytes);
+  if (header.json_bytes < 0 || header.json_bytes > longest_manifest)
+    return fmt::format("its JSON has {} bytes", header.json_bytes);
+  const auto expected = snapshot_bytes(header.key.bytes, header.json_bytes);
   if (bytes >= expected) return "";
   return fmt::format("it has {} bytes where its header says {}", bytes, expected);
 }
 
 /// The header of a file, and the file's size.
 struct SealedHeader {
-  ImageHeader header;
+  SnapshotHeader header;
   std::int64_t file_bytes;
 };
 
@@ -113,7 +113,7 @@ std::optional<SealedHeader> read_sealed(const std::filesystem::path& path) try {
   if (::lstat(path.c_str(), &status) != 0 || !S_ISREG(status.st_mode) ||
       status.st_uid != ::geteuid())
     return {};
-  ImageHeader header;
+  SnapshotHeader header;
   const auto file = Descriptor::to_read(path);
   if (file.read_some(0, &header, sizeof(header)) != sizeof(header)) return {};
   return is_sealed(header) ? std::optional(SealedHeader{header, file.bytes()}) : std::nullopt;
@@ -123,24 +123,24 @@ std::optional<SealedHeader> read_sealed(const std::filesystem::path& path) try {
 
 }  // namespace
 
-std::uint64_t ImageHeader::expected_hash() const {
-  return hash_of(this, offsetof(ImageHeader, hash));
+std::uint64_t SnapshotHeader::expected_hash() const {
+  return hash_of(this, offsetof(SnapshotHeader, hash));
 }
 
-std::int64_t shard_bytes_in_image(const Tensor& shard) {
+std::int64_t shard_bytes_in_snapshot(const Tensor& shard) {
   constexpr std::int64_t line = 64;
   return (shard.bytes() + line - 1) / line * line;
 }
 
-std::int64_t image_bytes(std::int64_t shard_bytes, std::int64_t text_bytes) {
-  return header_bytes + shard_bytes + 8 * num_segments(shard_bytes) + text_bytes;
+std::int64_t snapshot_bytes(std::int64_t shard_bytes, std::int64_t json_bytes) {
+  return header_bytes + shard_bytes + 8 * num_segments(shard_bytes) + json_bytes;
 }
 
-MemoryImage::MemoryImage(std::filesystem::path path, std::int64_t shard_bytes,
-                         std::int64_t text_bytes)
+MemorySnapshot::MemorySnapshot(std::filesystem::path path, std::int64_t shard_bytes,
+                               std::int64_t json_bytes)
     : path_(std::move(path)), shard_bytes_(shard_bytes) {
   const auto file = Descriptor::to_write(path_, O_RDWR | O_CREAT);
-  const auto bytes = image_bytes(shard_bytes, text_bytes);
+  const auto bytes = snapshot_bytes(shard_bytes, json_bytes);
   if (::fchmod(file.get(), 0600) != 0)
     fail(ExitCode::io_failure, "cannot set the mode of {}: {}", path_.string(),
          std::strerror(errno));
@@ -152,87 +152,88 @@ MemoryImage::MemoryImage(std::filesystem::path path, std::int64_t shard_bytes,
   bytes_ = {static_cast<std::byte*>(at), static_cast<std::size_t>(bytes)};
 }
 
-MemoryImage::~MemoryImage() {
+MemorySnapshot::~MemorySnapshot() {
   if (!bytes_.empty() && std::uncaught_exceptions() == 0) ::munmap(bytes_.data(), bytes_.size());
 }
 
-MemoryImage::MemoryImage(MemoryImage&& other) noexcept
+MemorySnapshot::MemorySnapshot(MemorySnapshot&& other) noexcept
     : path_(std::move(other.path_)),
       shard_bytes_(other.shard_bytes_),
       bytes_(std::exchange(other.bytes_, {})) {}
 
-std::optional<ImageHeader> MemoryImage::read_header(const std::filesystem::path& path) {
+std::optional<SnapshotHeader> MemorySnapshot::read_header(const std::filesystem::path& path) {
   const auto found = read_sealed(path);
   const bool valid = found && problem_of(found->header, found->file_bytes).empty();
   return valid ? std::optional(found->header) : std::nullopt;
 }
 
-std::string MemoryImage::problem_with_header(const std::filesystem::path& path, std::uint64_t run) {
+std::string MemorySnapshot::problem_with_header(const std::filesystem::path& path,
+                                                std::uint64_t run) {
   const auto found = read_sealed(path);
   return found && found->header.run == run ? problem_of(found->header, found->file_bytes) : "";
 }
 
-std::optional<ImageHeader> MemoryImage::header() const {
-  ImageHeader header;
+std::optional<SnapshotHeader> MemorySnapshot::header() const {
+  SnapshotHeader header;
   std::memcpy(&header, bytes_.data(), sizeof(header));
   const bool valid = is_sealed(header) && problem_of(header, std::ssize(bytes_)).empty() &&
                      header.key.bytes == shard_bytes_;
   return valid ? std::optional(header) : std::nullopt;
 }
 
-std::int64_t MemoryImage::step() const {
+std::int64_t MemorySnapshot::step() const {
   const auto valid = header();
   return valid ? valid->step : -1;
 }
 
 /// The fences keep the compiler from reordering writes: a process that is killed has done a prefix
 /// of them.
-void MemoryImage::invalidate() {
-  std::memset(bytes_.data(), 0, sizeof(ImageHeader));
+void MemorySnapshot::invalidate() {
+  std::memset(bytes_.data(), 0, sizeof(SnapshotHeader));
   std::atomic_signal_fence(std::memory_order_seq_cst);
 }
 
-void MemoryImage::write_header(const ImageHeader& header) {
+void MemorySnapshot::write_header(const SnapshotHeader& header) {
   std::atomic_signal_fence(std::memory_order_seq_cst);
   std::memcpy(bytes_.data(), &header, sizeof(header));
 }
 
-std::byte* MemoryImage::shards() const {
+std::byte* MemorySnapshot::shards() const {
   return bytes_.data() + header_bytes;
 }
 
-std::span<std::uint64_t> MemoryImage::segment_hashes() const {
+std::span<std::uint64_t> MemorySnapshot::segment_hashes() const {
   return {reinterpret_cast<std::uint64_t*>(shards() + shard_bytes_),
           static_cast<std::size_t>(num_segments(shard_bytes_))};
 }
 
-std::span<const std::byte> MemoryImage::segment(std::size_t index) const {
+std::span<const std::byte> MemorySnapshot::segment(std::size_t index) const {
   const std::span all(shards(), static_cast<std::size_t>(shard_bytes_));
-  const auto begin = index * static_cast<std::size_t>(image_segment_bytes);
-  return all.subspan(begin, std::min<std::size_t>(image_segment_bytes, all.size() - begin));
+  const auto begin = index * static_cast<std::size_t>(snapshot_segment_bytes);
+  return all.subspan(begin, std::min<std::size_t>(snapshot_segment_bytes, all.size() - begin));
 }
 
-std::span<std::byte> MemoryImage::body(std::int64_t text_bytes) const {
-  return bytes_.subspan(
-      header_bytes, static_cast<std::size_t>(image_bytes(shard_bytes_, text_bytes) - header_bytes));
+std::span<std::byte> MemorySnapshot::body(std::int64_t json_bytes) const {
+  return bytes_.subspan(header_bytes, static_cast<std::size_t>(
+                                          snapshot_bytes(shard_bytes_, json_bytes) - header_bytes));
 }
 
-/// Hashes the hashes of the segments and the text, which follows them.
-std::uint64_t MemoryImage::contents_hash(std::int64_t text_bytes) const {
+/// Hashes the hashes of the segments and the JSON, which follows them.
+std::uint64_t MemorySnapshot::contents_hash(std::int64_t json_bytes) const {
   const auto hashes = segment_hashes();
-  return hash_of(hashes.data(), hashes.size_bytes() + static_cast<std::size_t>(text_bytes));
+  return hash_of(hashes.data(), hashes.size_bytes() + static_cast<std::size_t>(json_bytes));
 }
 
-void MemoryImage::fill(const State& state, const std::string& text, ImageHeader header) {
+void MemorySnapshot::fill(const State& state, const std::string& text, SnapshotHeader header) {
   expects(header.key.bytes == shard_bytes_ &&
-              image_bytes(shard_bytes_, std::ssize(text)) <= std::ssize(bytes_),
-          "{} has no room for {} bytes and a text of {}", path_.string(), header.key.bytes,
+              snapshot_bytes(shard_bytes_, std::ssize(text)) <= std::ssize(bytes_),
+          "{} has no room for {} bytes and {} bytes of JSON", path_.string(), header.key.bytes,
           text.size());
   invalidate();
   const auto hashes = segment_hashes();
   std::size_t hashed = 0;
   const auto hash_below = [&](std::int64_t end) {  // while the segment is in the cache
-    for (; static_cast<std::int64_t>(hashed + 1) * image_segment_bytes <= end; ++hashed)
+    for (; static_cast<std::int64_t>(hashed + 1) * snapshot_segment_bytes <= end; ++hashed)
       hashes[hashed] = hash_of(segment(hashed).data(), segment(hashed).size());
   };
   for (const auto& group : state.groups) device::stream_of(group.memory).record().wait();
@@ -244,35 +245,35 @@ void MemoryImage::fill(const State& state, const std::string& text, ImageHeader 
   for (; hashed < hashes.size(); ++hashed)
     hashes[hashed] = hash_of(segment(hashed).data(), segment(hashed).size());
   std::memcpy(hashes.data() + hashes.size(), text.data(), text.size());
-  header.text_bytes = std::ssize(text);
-  header.contents_hash = contents_hash(header.text_bytes);
+  header.json_bytes = std::ssize(text);
+  header.contents_hash = contents_hash(header.json_bytes);
   header.hash = header.expected_hash();
   write_header(header);
 }
 
-bool MemoryImage::is_intact() const {
+bool MemorySnapshot::is_intact() const {
   const auto valid = header();
-  if (!valid || contents_hash(valid->text_bytes) != valid->contents_hash) return false;
+  if (!valid || contents_hash(valid->json_bytes) != valid->contents_hash) return false;
   const auto hashes = segment_hashes();
   for (std::size_t i = 0; i < hashes.size(); ++i)
     if (hash_of(segment(i).data(), segment(i).size()) != hashes[i]) return false;
   return true;
 }
 
-TrainState MemoryImage::progress() const {
+TrainState MemorySnapshot::progress() const {
   const auto valid = header();
-  expects(valid.has_value(), "{} is not a valid image", path_.string());
+  expects(valid.has_value(), "{} is not a valid snapshot", path_.string());
   const auto hashes = segment_hashes();
   const auto progress =
       parse_train_state({reinterpret_cast<const char*>(hashes.data() + hashes.size()),
-                         static_cast<std::size_t>(valid->text_bytes)});
+                         static_cast<std::size_t>(valid->json_bytes)});
   if (progress.step != valid->step)
-    fail(ExitCode::io_failure, "it is of step {} by its header and of step {} by its text",
-         valid->step, progress.step);
+    fail(ExitCode::io_failure, "its header says step {}, its JSON step {}", valid->step,
+         progress.step);
   return progress;
 }
 
-void MemoryImage::load(const State& state) const {
+void MemorySnapshot::load(const State& state) const {
   for_each_shard_part(state, [&](std::int64_t at, const Tensor& part, device::MemoryKind memory) {
     device::upload(device::stream_of(memory), part, shards() + at);
   });
