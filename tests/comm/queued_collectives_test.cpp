@@ -46,6 +46,7 @@ class QueuedCollectivesTest : public testing::Test {
     ticket_ = asked.call.ticket;
     std::unique_ptr<Work> work;
     recorder_.queue(asked, stream_, [&] { work = block(); });
+    work->done = stream_.record();  // not before the event that queue() has recorded
     return work;
   }
   std::vector<std::string> in_progress() const {
