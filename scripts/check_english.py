@@ -14,7 +14,7 @@ MAX_OF_COMMENTS = 22  # per 1,000 words
 MAX_OF_DOCS = 20
 MAX_FRAGMENTS = 0.5
 MAX_COLUMNS = 100
-MAX_PRIVATE = 7  # those left are in comments of comm and app
+MAX_PRIVATE = 0
 
 FRAGMENT = re.compile(r"(?:^|[.:;]\s+)(Of|What|Where|Those|Whose|Which|Whether|How)\b(?![^.?]*\?)")
 COINED = re.compile(r"\bmost_\w+")  # the field says max_
