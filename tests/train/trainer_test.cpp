@@ -16,6 +16,7 @@
 #include "comm/mpi/session.hpp"
 #include "runs/small_run.hpp"
 #include "support.hpp"
+#include "train/records/metrics.hpp"
 
 namespace llamesh::train {
 namespace {
