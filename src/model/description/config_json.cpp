@@ -36,8 +36,8 @@ constexpr std::string_view harmless_keys[] = {
     // how long a text may be
     "max_position_embeddings", "max_sequence_length", "model_max_length", "seq_length",
     // tokens
-    "bos_token_id", "decoder_start_token_id", "eod_token_id", "eos_token_id", "pad_token_id", "prefix",
-    "sep_token_id", "tokenizer_class", "unk_token_id",
+    "bos_token_id", "decoder_start_token_id", "eod_token_id", "eos_token_id", "pad_token_id",
+    "prefix", "sep_token_id", "tokenizer_class", "unk_token_id",
     // what a forward pass returns, and heads for other tasks
     "id2label", "is_decoder", "label2id", "num_labels", "output_attentions", "output_hidden_states",
     "problem_type", "return_dict", "task_specific_params", "tie_encoder_decoder",
