@@ -144,6 +144,7 @@ TEST(Families, WriteWhatTheyRead) {
       {"smollm3", R"("no_rope_layers": [0, 1, 0], "mlp_bias": true)"},
       {"ministral", ""},
       {"seed_oss", R"("attention_out_bias": true, "residual_dropout": 0.0)"},
+      {"phi3", R"("sliding_window": 2047, "resid_pdrop": 0.1, "partial_rotary_factor": 1.0)"},
       {"hunyuan_v1_dense", R"("rope_scaling": {"type": "dynamic", "alpha": 10.0})"},
       {"gemma3_text", R"("sliding_window": 24, "query_pre_attn_scalar": 6, "rope_theta": 5e5,
                          "rope_local_base_freq": 500, "attention_bias": true,
@@ -211,6 +212,11 @@ TEST(Families, NameWhatTheyDoNotCompute) {
        "no_rope_layers has 2 layers, but num_hidden_layers is 3"},
       {"smollm3", R"("no_rope_layers": [1, 2, 1])", "model.no_rope_layers has 2"},
       {"smollm3", R"("use_sliding_window": true)", "use_sliding_window is true"},
+      {"phi3", R"("rope_scaling": {"rope_type": "linear", "factor": 2.0})",
+       "model.rope_scaling is set; llamesh computes the family phi3 without it"},
+      {"phi3", R"("rope_scaling": {"type": "longrope", "short_factor": [1]})",
+       "rope_type is 'longrope'"},
+      {"phi3", R"("partial_rotary_factor": 0.75)", "partial_rotary_factor is 0.75"},
       {"llama", R"("rope_scaling": {"type": "dynamic", "alpha": 10.0})", "rope_type is 'dynamic'"},
       {"mixtral", R"("num_local_experts": 4, "num_experts_per_tok": 5)",
        "model.num_experts_per_tok is 5, but num_experts is 4"},
@@ -344,14 +350,15 @@ TEST(Families, UnknownOnesAreToldWhichAreKnown) {
     parse_config_json(R"({"architectures": ["PhiForCausalLM"]})", "config.json");
     ADD_FAILURE();
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(),
-                 "config.json: architectures is [\"PhiForCausalLM\"] and model_type missing; "
-                 "llamesh trains LlamaForCausalLM, MistralForCausalLM, MinistralForCausalLM, "
-                 "Qwen2ForCausalLM, "
-                 "Qwen3ForCausalLM, Olmo2ForCausalLM, Olmo3ForCausalLM, Exaone4ForCausalLM, "
-                 "SmolLM3ForCausalLM, SeedOssForCausalLM, HunYuanDenseV1ForCausalLM, "
-                 "Gemma3ForCausalLM, MixtralForCausalLM, "
-                 "Qwen3MoeForCausalLM, GPT2LMHeadModel");
+    EXPECT_STREQ(
+        error.what(),
+        "config.json: architectures is [\"PhiForCausalLM\"] and model_type missing; "
+        "llamesh trains LlamaForCausalLM, MistralForCausalLM, MinistralForCausalLM, "
+        "Qwen2ForCausalLM, "
+        "Qwen3ForCausalLM, Olmo2ForCausalLM, Olmo3ForCausalLM, Exaone4ForCausalLM, "
+        "SmolLM3ForCausalLM, SeedOssForCausalLM, Phi3ForCausalLM, HunYuanDenseV1ForCausalLM, "
+        "Gemma3ForCausalLM, MixtralForCausalLM, "
+        "Qwen3MoeForCausalLM, GPT2LMHeadModel");
   }
 }
 

@@ -88,6 +88,7 @@ TEST(Lora, TargetsThatCannotHaveAnAdapterAreRefused) {
   expect_in(error({"w1"}, "mixtral"), "'w1' matches no linear layer");
   expect_in(error({"c_attn"}, "gpt2"), "c_attn");
   expect_in(error({"all-linear"}, "gpt2"), "stores within c_attn");
+  expect_in(error({"gate_proj"}, "phi3"), "the family phi3 stores within gate_up_proj");
   expect_in(error({}), "targets is empty");
 }
 
@@ -104,6 +105,7 @@ TEST(Lora, TargetsThatNameNothingAreDroppedBesideOthers) {
   EXPECT_EQ(kept({"absent", "missing"}), (Names{"absent", "missing"})) << "to be refused";
   EXPECT_EQ(kept({"q_proj", "lm_head"}), (Names{"q_proj", "lm_head"})) << "to be refused";
   EXPECT_EQ(kept({"c_attn", "c_proj"}, "gpt2"), (Names{"c_attn", "c_proj"})) << "to be refused";
+  EXPECT_EQ(kept({"qkv_proj", "o_proj"}, "phi3"), (Names{"qkv_proj", "o_proj"})) << "to be refused";
   EXPECT_EQ(kept({"all-linear"}), Names{"all-linear"});
 }
 

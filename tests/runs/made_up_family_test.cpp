@@ -192,7 +192,7 @@ TEST_F(MadeUpFamily, IsUnknownToOthers) {
     EXPECT_EQ(
         std::string(error.what()),
         "model.family 'lanter' is unknown; known: llama, mistral, ministral, qwen2, qwen3, olmo2, "
-        "olmo3, exaone4, smollm3, seed_oss, hunyuan_v1_dense, "
+        "olmo3, exaone4, smollm3, seed_oss, phi3, hunyuan_v1_dense, "
         "gemma3_text, "
         "mixtral, qwen3_moe, gpt2, lantern");
   }

@@ -53,6 +53,7 @@ extern const Family exaone4_family;    ///< EXAONE 4.0
 extern const Family smollm3_family;    ///< SmolLM3
 extern const Family ministral_family;  ///< Ministral 8B
 extern const Family seed_oss_family;   ///< Seed-OSS
+extern const Family phi3_family;       ///< Phi-3 and Phi-4, whole heads rotated, without longrope
 extern const Family hunyuan_family;    ///< Hunyuan, dense
 extern const Family gemma3_family;     ///< Gemma 3, text
 extern const Family mixtral_family;    ///< Mixtral 8x7B and 8x22B

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <ranges>
 #include <set>
 #include <string>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "core/file.hpp"
 #include "core/json.hpp"
 #include "core/text.hpp"
+#include "model/description/family.hpp"
 
 namespace llamesh::model {
 namespace {
@@ -53,25 +55,53 @@ void check_target(const std::string& target, const ParameterTable& table) {
        excerpt(target), known, did_you_mean(target, {linear.begin(), linear.end()}));
 }
 
-/// GPT-2's folders hold q, k and v as one layer, c_attn, whose adapter has one A for all three.
-void refuse_fused(const ModelConfig& config, const std::string& target, std::string_view matched) {
-  const bool fused = config.family == "gpt2" &&
-                     (matched == "q_proj" || matched == "k_proj" || matched == "v_proj");
-  validate(!fused,
-           "model.lora.targets: '{}' includes the attention's {}, which the family gpt2 stores "
-           "within c_attn, and llamesh has no adapter for a fused layer; name c_proj and c_fc",
-           excerpt(target), matched);
+/// Maps the matrices that the family's folders fuse, as GPT-2's fuse q, k and v, to the modules of
+/// these tensors. PEFT's adapter of a fused layer has one A for all of its parts.
+std::map<ParameterId, std::string> fused_modules(const ParameterTable& table,
+                                                 const ModelConfig& config) {
+  std::map<ParameterId, std::string> modules;
+  for (const auto& tensor : family_named(config.family).state_dict(table)) {
+    const auto first = tensor.parts.front().parameter;
+    const auto is_other = [&](const StoredPart& part) { return part.parameter != first; };
+    if (std::ranges::none_of(tensor.parts, is_other)) continue;
+    for (const auto& part : tensor.parts)
+      modules[part.parameter] = tensor.name.substr(0, tensor.name.rfind('.'));
+  }
+  return modules;
 }
 
-bool is_target(const Parameter& p, const ParameterTable& table, const ModelConfig& config) {
-  if (!is_linear(p)) return false;
-  const auto& module = table[p.module].name;
-  const auto found = std::ranges::find_if(
-      config.lora->targets, [&](const auto& target) { return names_module(target, module); });
-  if (found == config.lora->targets.end()) return false;
-  refuse_fused(config, *found, last_part(module));
-  return true;
+void refuse_fused(const ModelConfig& config, const std::string& target, std::string_view matched,
+                  std::string_view fused) {
+  fail(ExitCode::bad_input,
+       "model.lora.targets: '{}' includes {}, which the family {} stores within {}, and llamesh "
+       "has no adapter for a fused layer; name other layers",
+       excerpt(target), matched, config.family, last_part(fused));
 }
+
+/// Chooses the weights that get an adapter.
+class Targets {
+ public:
+  Targets(const ParameterTable& table, const ModelConfig& config)
+      : table_(table), config_(config), fused_(fused_modules(table, config)) {}
+
+  bool contains(ParameterId id) const {
+    const auto& p = table_[id];
+    if (!is_linear(p)) return false;
+    const auto& module = table_[p.module].name;
+    const auto& targets = config_.lora->targets;
+    const auto found = std::ranges::find_if(
+        targets, [&](const auto& target) { return names_module(target, module); });
+    if (found == targets.end()) return false;
+    if (const auto fused = fused_.find(id); fused != fused_.end())
+      refuse_fused(config_, *found, last_part(module), fused->second);
+    return true;
+  }
+
+ private:
+  const ParameterTable& table_;
+  const ModelConfig& config_;
+  std::map<ParameterId, std::string> fused_;
+};
 
 Parameter a_of(const Parameter& weight, const std::string& module, const Lora& lora) {
   Parameter a = weight;
@@ -153,14 +183,16 @@ ParameterTable with_adapters(const ParameterTable& base, const ModelConfig& conf
     for (const auto* p : adapted) copy.add(b_of(*p, base[p->module].name, lora));
     adapted.clear();
   };
+  const Targets targets(base, config);
   std::string_view layer;
-  for (const auto& p : base.parameters) {
+  for (std::size_t i = 0; i < base.parameters.size(); ++i) {
+    const auto& p = base.parameters[i];
     if (const auto now = layer_of(base, p); now != layer) {
       add_adapters();
       layer = now;
     }
     copy.copy(p);
-    if (is_target(p, base, config)) adapted.push_back(&p);
+    if (targets.contains(static_cast<ParameterId>(i))) adapted.push_back(&p);
   }
   add_adapters();
   return copy.table();
@@ -168,12 +200,12 @@ ParameterTable with_adapters(const ParameterTable& base, const ModelConfig& conf
 
 std::vector<std::string> drop_absent_targets(ModelConfig& config) {
   const auto table = parameter_table(config.base());
+  const auto fused = fused_modules(table, config);
   const auto is_absent = [&](const std::string& target) {
-    // GPT-2's layer for q, k and v, which has no module of its own here, is refused by its name.
-    return !names_module(target, "attn.c_attn") &&
-           std::ranges::none_of(table.modules, [&](const Module& module) {
-             return names_module(target, module.name);
-           });
+    // A fused layer has no module of its own here, and is refused by its name.
+    const auto names = [&](const std::string& module) { return names_module(target, module); };
+    return std::ranges::none_of(table.modules, names, &Module::name) &&
+           std::ranges::none_of(std::views::values(fused), names);
   };
   auto& targets = config.lora->targets;
   std::vector<std::string> absent;

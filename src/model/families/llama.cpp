@@ -82,6 +82,13 @@ constexpr LlamaVariant seed_oss{
     .dropout_names = seed_oss_dropouts,
     .default_dropout = 0.1};
 
+constexpr const char* phi3_dropouts[] = {"resid_pdrop", "embd_pdrop", "attention_dropout"};
+
+constexpr LlamaVariant phi3{.keys = {"sliding_window", "dropout"},
+                            .scales_rope = false,
+                            .fuses_linears = true,
+                            .dropout_names = phi3_dropouts};
+
 constexpr const char* hunyuan_unread[] = {
     "attention_head_dim", "cla_share_factor", "dense_list",        "im_end_id",
     "im_newline_id",      "im_start_id",      "image_token_id",    "mask_init_id",
@@ -158,6 +165,7 @@ const Family exaone4_family = llama_like<exaone4>("exaone4", "Exaone4ForCausalLM
 const Family smollm3_family = llama_like<smollm3>("smollm3", "SmolLM3ForCausalLM");
 const Family ministral_family = llama_like<ministral>("ministral", "MinistralForCausalLM");
 const Family seed_oss_family = llama_like<seed_oss>("seed_oss", "SeedOssForCausalLM");
+const Family phi3_family = llama_like<phi3>("phi3", "Phi3ForCausalLM");
 const Family hunyuan_family = llama_like<hunyuan>("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM");
 const Family gemma3_family = llama_like<gemma3>("gemma3_text", "Gemma3ForCausalLM");
 const Family mixtral_family = llama_like<mixtral>("mixtral", "MixtralForCausalLM");

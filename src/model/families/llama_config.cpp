@@ -167,7 +167,7 @@ void write_llama_config(const LlamaVariant& variant, const ModelConfig& c,
 }
 
 void check_llama_config(const LlamaVariant& variant, const ModelConfig& c) {
-  check_rope(c);
+  check_rope(variant, c);
   if (variant.expert_count) check_experts(c);
 }
 

@@ -61,6 +61,9 @@ struct LlamaVariant {
   bool rotates_before_norm = false;  ///< LayerTraits::rotates_before_norm
   /// RoPE of type `dynamic` with an `alpha` stretches rope_theta by alpha^(E / (E - 2)).
   bool stretches_rope = false;
+  bool scales_rope = true;  ///< whether the family has rope_scaling of llamesh's types
+  /// Folders fuse q, k and v as qkv_proj, and gate and up as gate_up_proj.
+  bool fuses_linears = false;
   /// The keys that the family's dropout has in config.json, and their default.
   std::span<const char* const> dropout_names = {};
   /// Further keys in the family's folders that transformers does not read.
@@ -88,6 +91,7 @@ ParameterTable make_llama_table(const LlamaVariant& variant, const ModelConfig& 
 ModelTraits llama_traits(const LlamaVariant& variant, const ModelConfig& config);
 /// Folders have a tensor for each expert: EXPERTS.number.NAME.weight.
 StateDict experts_state_dict(const ParameterTable& table);
+StateDict fused_state_dict(const ParameterTable& table);
 
 /// Reads the RoPE parameters: rope_parameters in transformers 5, or rope_theta and rope_scaling in
 /// older versions.
@@ -97,7 +101,7 @@ void read_rope(const LlamaVariant& variant, const ConfigKeys& keys, ModelConfig&
 void write_rope(const LlamaVariant& variant, const ModelConfig& config,
                 nlohmann::ordered_json& json);
 /// Throws a user error if the parameters do not fit together.
-void check_rope(const ModelConfig& config);
+void check_rope(const LlamaVariant& variant, const ModelConfig& config);
 
 /// Returns a family with Llama's layer.
 template <const LlamaVariant& variant>
@@ -114,7 +118,9 @@ constexpr Family llama_like(std::string_view name, std::string_view architecture
       .check = [](const ModelConfig& c) { check_llama_config(variant, c); },
       .make_table = [](const ModelConfig& c) { return make_llama_table(variant, c); },
       .traits = [](const ModelConfig& c) { return llama_traits(variant, c); },
-      .state_dict = variant.expert_count ? experts_state_dict : plain_state_dict};
+      .state_dict = variant.expert_count    ? experts_state_dict
+                    : variant.fuses_linears ? fused_state_dict
+                                            : plain_state_dict};
 }
 
 }  // namespace llamesh::model

@@ -1,4 +1,7 @@
+#include <fmt/format.h>
+
 #include <cmath>
+#include <string_view>
 #include <utility>
 
 #include "model/description/table_builder.hpp"
@@ -134,6 +137,25 @@ StateDict experts_state_dict(const ParameterTable& table) {
     const auto id = static_cast<ParameterId>(i);
     if (is_stacked(table[id].role))
       dict.unstacked(id);
+    else
+      dict.plain(id);
+  }
+  return dict.take();
+}
+
+StateDict fused_state_dict(const ParameterTable& table) {
+  StateDictBuilder dict(table);
+  for (std::size_t i = 0; i < table.parameters.size(); ++i) {
+    const auto id = static_cast<ParameterId>(i);
+    const auto& [name, parent, parameters] = table[table[id].module];
+    const auto part = std::string_view(name).substr(name.rfind('.') + 1);
+    const auto fused = [&](std::string_view as) {
+      dict.fused(fmt::format("{}.{}.weight", table[parent].name, as), id, /*transposed=*/false);
+    };
+    if (part == "q_proj" || part == "k_proj" || part == "v_proj")
+      fused("qkv_proj");
+    else if (part == "gate_proj" || part == "up_proj")
+      fused("gate_up_proj");
     else
       dict.plain(id);
   }

@@ -186,7 +186,9 @@ void write_rope(const LlamaVariant& variant, const ModelConfig& c, nlohmann::ord
   for (auto& block : types) block["rope_theta"] = c.rope_theta;
 }
 
-void check_rope(const ModelConfig& c) {
+void check_rope(const LlamaVariant& variant, const ModelConfig& c) {
+  validate(variant.scales_rope || !c.rope_scaling,
+           "model.rope_scaling is set; llamesh computes the family {} without it", c.family);
   validate(c.head_dim % 2 == 0, "model.head_dim is {}; rotary embedding needs an even number",
            c.head_dim);
   validate(c.rope_theta > 1, "model.rope_theta is {}; it must be above 1", c.rope_theta);

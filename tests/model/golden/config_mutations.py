@@ -53,6 +53,7 @@ MODELS = {
     "smollm3": ("smollm3", SHAPE | {"no_rope_layers": [1, 0, 1], "pad_token_id": None}),
     "ministral": ("ministral", SHAPE | {"head_dim": 6, "sliding_window": 4, "layer_types": BY_TYPE["layer_types"]}),
     "seed_oss": ("seed_oss", SHAPE | {"head_dim": 6, "attention_dropout": 0.0, "residual_dropout": 0.0}),
+    "phi3": ("phi3", SHAPE | {"sliding_window": 4, "pad_token_id": None}),
     "hunyuan": ("hunyuan_v1_dense", SHAPE | {"head_dim": 6, "pad_token_id": None,
                                              "rope_parameters": {"rope_type": "dynamic", "alpha": 50.0, "factor": 1.0,
                                                                  "rope_theta": 500.0}}),
@@ -69,7 +70,7 @@ OTHER_KEYS = ("is_causal", "rope_theta", "rope_scaling", "original_max_position_
               "layer_norm_epsilon", "rms_norm_eps", "decoder_sparse_step", "mlp_only_layers", "moe_intermediate_size",
               "router_aux_loss_coef", "output_router_logits", "router_jitter_noise", "scale_attn_weights",
               "quantization_config", "attention_dropout", "hidden_act", "hidden_activation", "query_pre_attn_scalar",
-              "rope_local_base_freq", "sliding_window_pattern", "no_rope_layer_interval", "attention_out_bias", "residual_dropout", "use_bidirectional_attention", "attn_logit_softcapping")
+              "rope_local_base_freq", "sliding_window_pattern", "no_rope_layer_interval", "attention_out_bias", "residual_dropout", "resid_pdrop", "use_bidirectional_attention", "attn_logit_softcapping")
 # Keys that mean nothing here, of which one stands for all (use_cache), and those that choose the family.
 ALIKE = ("architectures", "model_type", "transformers_version", "bos_token_id", "eos_token_id", "pad_token_id", "output_hidden_states",
          "output_attentions", "return_dict", "chunk_size_feed_forward", "problem_type", "is_encoder_decoder", "dtype",

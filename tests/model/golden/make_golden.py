@@ -221,6 +221,10 @@ MODELS = {
                  "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 54,
                  "rope_theta": 1e6, "tie_word_embeddings": False, "initializer_range": 0.16, "attention_dropout": 0.0,
                  "residual_dropout": 0.0},
+    # Phi-3: fused in its folders; a window.
+    "phi3": {"model_type": "phi3", "pad_token_id": None, "hidden_size": 24, "intermediate_size": 44,
+             "num_attention_heads": 6, "num_key_value_heads": 2, "vocab_size": 54, "rope_theta": 1e4,
+             "tie_word_embeddings": False, "initializer_range": 0.16, "sliding_window": 24},
     # Hunyuan: norms of q and k after their rotation, with a stretched base.
     "hunyuan": {"model_type": "hunyuan_v1_dense", "pad_token_id": None, "hidden_size": 24, "intermediate_size": 44,
                 "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 54,
@@ -249,7 +253,7 @@ SHAPES |= {name: (2, 97) for name in ("mixtral", "qwen3_moe")}
 SHAPES |= {name: (2, 98) for name in ("mixtral_8", "qwen3_moe_8")}
 SHAPES |= {"gpt2_96": (2, 96), "mixtral_aux": (2, 33), "qwen3_moe_aux": (2, 12), "qwen3_moe_dense": (2, 18)}
 SHAPES |= {name: (2, 98) for name in ("qwen3", "olmo2", "qwen3_switches", "olmo2_switches", "gpt2_switches", "gemma3")}
-SHAPES |= {name: (2, 98) for name in ("olmo3", "exaone4", "smollm3", "ministral", "seed_oss", "hunyuan")}
+SHAPES |= {name: (2, 98) for name in ("olmo3", "exaone4", "smollm3", "ministral", "seed_oss", "phi3", "hunyuan")}
 DOCUMENT_LENGTHS = {name: [[5, 1, 57, 2, 20], [70, 15]] for name in ("packed", "packed_mistral", "packed_gpt2")}
 DOCUMENT_LENGTHS["long_mistral"] = [[600, 1, 423], [1000, 24]]
 
