@@ -52,11 +52,13 @@ void FingerprintCheck::next(const CollectiveCall& mine, std::span<const std::uin
                             const Communicator& group) {
   ++number_;
   if (std::ranges::adjacent_find(by_rank, std::not_equal_to<>{}) != by_rank.end())
-    differ(all_gather(group, mine, "what the ranks call"), group.rank());
+    differ(all_gather(group, mine, "what the ranks call"), group);
   former_[static_cast<std::size_t>(number_) % former_.size()] = mine;
 }
 
-void FingerprintCheck::differ(std::span<const CollectiveCall> by_rank, int own_rank) const {
+void FingerprintCheck::differ(std::span<const CollectiveCall> by_rank,
+                              const Communicator& group) const {
+  const int own_rank = group.rank();
   const auto calls = by_call_of(by_rank, group_->ranks);
   if (own_rank == 0) {
     std::string lines;
@@ -68,6 +70,7 @@ void FingerprintCheck::differ(std::span<const CollectiveCall> by_rank, int own_r
     spdlog::error("ranks are asked for different collectives along {}, from number {} on:\n{}",
                   group_->name, number_, lines);
   }
+  group.barrier("the log of the calls");  // the error that names a rank is the last line
   std::vector<std::uint64_t> hashes;
   for (const auto& call : by_rank) hashes.push_back(call.fingerprint());
   const auto blamed = minority_of(hashes);

@@ -32,7 +32,8 @@ class FingerprintCheck {
             const Communicator& group);
 
  private:
-  [[noreturn]] void differ(std::span<const CollectiveCall> by_rank, int own_rank) const;
+  [[noreturn]] void differ(std::span<const CollectiveCall> by_rank,
+                           const Communicator& group) const;
 
   std::shared_ptr<const Members> group_;
   std::int64_t number_ = 0;
