@@ -125,6 +125,11 @@ def main(llamesh):
     if tuple(map(int, transformers.__version__.split(".")[:2])) >= (4, 53):  # layer_types
         models["gemma3"] = 2
         families += ("gemma3",)
+    newer = {"olmo3": "Olmo3", "exaone4": "Exaone4", "smollm3": "SmolLM3", "ministral": "Ministral", "seed_oss": "SeedOss",
+             "phi3": "Phi3", "hunyuan": "HunYuanDenseV1"}
+    newer = [name for name, prefix in newer.items() if hasattr(transformers, f"{prefix}Config")]
+    models |= dict.fromkeys(newer, 2)
+    families += tuple(newer)
     with tempfile.TemporaryDirectory() as work:
         worst = max(check(llamesh, name, ranks, work) for name, ranks in models.items())
         trained = max(check_training(llamesh, name, work) for name in families) if known else None
