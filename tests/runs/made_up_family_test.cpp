@@ -20,6 +20,8 @@ namespace {
 
 using namespace model;
 
+const Family& llama_family = llama_families().front();
+
 /// Llama's table with a bias on every q_proj.
 ParameterTable make_lantern_table(const ModelConfig& config) {
   auto table = llama_family.make_table(config);

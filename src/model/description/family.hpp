@@ -14,8 +14,9 @@
 
 namespace llamesh::model {
 
-/// A model family: everything that llamesh knows about one architecture. Its file is
-/// families/NAME.cpp, declared below and listed in families/families.cpp. CausalLM, Decoder and
+/// A model family: everything that llamesh knows about one architecture. It is a row in
+/// families/llama.cpp, or has a file families/NAME.cpp, is declared below and listed in
+/// families/families.cpp. CausalLM, Decoder and
 /// everything above them know no family.
 struct Family {
   std::string_view name;          ///< model.family in input files, model_type in config.json
@@ -43,22 +44,9 @@ struct Family {
   StateDict (*state_dict)(const ParameterTable& table) = plain_state_dict;
 };
 
-extern const Family llama_family;      ///< Llama 2, 3, 3.1 and 3.2
-extern const Family mistral_family;    ///< Mistral 7B and its descendants
-extern const Family qwen2_family;      ///< Qwen 2 and 2.5
-extern const Family qwen3_family;      ///< Qwen 3, dense
-extern const Family olmo2_family;      ///< OLMo 2
-extern const Family olmo3_family;      ///< OLMo 3
-extern const Family exaone4_family;    ///< EXAONE 4.0
-extern const Family smollm3_family;    ///< SmolLM3
-extern const Family ministral_family;  ///< Ministral 8B
-extern const Family seed_oss_family;   ///< Seed-OSS
-extern const Family phi3_family;       ///< Phi-3 and Phi-4, whole heads rotated, without longrope
-extern const Family hunyuan_family;    ///< Hunyuan, dense
-extern const Family gemma3_family;     ///< Gemma 3, text
-extern const Family mixtral_family;    ///< Mixtral 8x7B and 8x22B
-extern const Family qwen3_moe_family;  ///< Qwen 3, sparse
-extern const Family gpt2_family;       ///< GPT-2, minGPT and GPT-3's shapes
+/// Returns Llama and the families that differ from it by switches.
+std::span<const Family> llama_families();
+extern const Family gpt2_family;  ///< GPT-2, minGPT and GPT-3's shapes
 
 /// Returns the families that this build knows.
 std::span<const Family* const> families();

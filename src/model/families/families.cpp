@@ -15,11 +15,12 @@ namespace llamesh::model {
 namespace {
 
 std::vector<const Family*>& known_families() {
-  static std::vector<const Family*> known{
-      &llama_family,   &mistral_family,  &ministral_family, &qwen2_family,
-      &qwen3_family,   &olmo2_family,    &olmo3_family,     &exaone4_family,
-      &smollm3_family, &seed_oss_family, &phi3_family,      &hunyuan_family,
-      &gemma3_family,  &mixtral_family,  &qwen3_moe_family, &gpt2_family};
+  static std::vector<const Family*> known = [] {
+    std::vector<const Family*> all;
+    for (const auto& family : llama_families()) all.push_back(&family);
+    all.push_back(&gpt2_family);
+    return all;
+  }();
   return known;
 }
 

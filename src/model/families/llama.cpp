@@ -153,22 +153,28 @@ constexpr LlamaVariant qwen3_moe{
     .expert_count = ExpertCountNames{.name = "num_experts", .other = "num_local_experts"},
     .names = {.router = "gate", .experts = "experts"}};
 
+constexpr Family all_families[] = {
+    llama_like<llama>("llama", "LlamaForCausalLM"),
+    llama_like<mistral>("mistral", "MistralForCausalLM"),
+    llama_like<ministral>("ministral", "MinistralForCausalLM"),
+    llama_like<qwen2>("qwen2", "Qwen2ForCausalLM"),
+    llama_like<qwen3>("qwen3", "Qwen3ForCausalLM"),
+    llama_like<olmo2>("olmo2", "Olmo2ForCausalLM"),
+    llama_like<olmo3>("olmo3", "Olmo3ForCausalLM"),
+    llama_like<exaone4>("exaone4", "Exaone4ForCausalLM"),
+    llama_like<smollm3>("smollm3", "SmolLM3ForCausalLM"),
+    llama_like<seed_oss>("seed_oss", "SeedOssForCausalLM"),
+    llama_like<phi3>("phi3", "Phi3ForCausalLM"),
+    llama_like<hunyuan>("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM"),
+    llama_like<gemma3>("gemma3_text", "Gemma3ForCausalLM"),
+    llama_like<mixtral>("mixtral", "MixtralForCausalLM"),
+    llama_like<qwen3_moe>("qwen3_moe", "Qwen3MoeForCausalLM"),
+};
+
 }  // namespace
 
-const Family llama_family = llama_like<llama>("llama", "LlamaForCausalLM");
-const Family mistral_family = llama_like<mistral>("mistral", "MistralForCausalLM");
-const Family qwen2_family = llama_like<qwen2>("qwen2", "Qwen2ForCausalLM");
-const Family qwen3_family = llama_like<qwen3>("qwen3", "Qwen3ForCausalLM");
-const Family olmo2_family = llama_like<olmo2>("olmo2", "Olmo2ForCausalLM");
-const Family olmo3_family = llama_like<olmo3>("olmo3", "Olmo3ForCausalLM");
-const Family exaone4_family = llama_like<exaone4>("exaone4", "Exaone4ForCausalLM");
-const Family smollm3_family = llama_like<smollm3>("smollm3", "SmolLM3ForCausalLM");
-const Family ministral_family = llama_like<ministral>("ministral", "MinistralForCausalLM");
-const Family seed_oss_family = llama_like<seed_oss>("seed_oss", "SeedOssForCausalLM");
-const Family phi3_family = llama_like<phi3>("phi3", "Phi3ForCausalLM");
-const Family hunyuan_family = llama_like<hunyuan>("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM");
-const Family gemma3_family = llama_like<gemma3>("gemma3_text", "Gemma3ForCausalLM");
-const Family mixtral_family = llama_like<mixtral>("mixtral", "MixtralForCausalLM");
-const Family qwen3_moe_family = llama_like<qwen3_moe>("qwen3_moe", "Qwen3MoeForCausalLM");
+std::span<const Family> llama_families() {
+  return all_families;
+}
 
 }  // namespace llamesh::model
