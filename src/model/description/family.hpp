@@ -14,10 +14,10 @@
 
 namespace llamesh::model {
 
-/// A model family: everything that llamesh knows about one architecture. It is a row in
-/// families/llama.cpp, or has a file families/NAME.cpp, is declared below and listed in
-/// families/families.cpp. CausalLM, Decoder and
-/// everything above them know no family.
+/// A model family: everything that llamesh knows about one architecture. A family whose layer is
+/// Llama's is a row in families/llama.cpp. Any other has a file families/NAME.cpp, and is declared
+/// below and listed in families/families.cpp. CausalLM, Decoder and everything above them know no
+/// family.
 struct Family {
   std::string_view name;          ///< model.family in input files, model_type in config.json
   std::string_view architecture;  ///< the entry of `architectures` in config.json

@@ -103,7 +103,7 @@ struct ModelConfig {
   /// Whether each layer rotates queries and keys, 1 or 0; a shorter list repeats. Empty: all do.
   std::vector<std::int64_t> no_rope_layers;
   bool tie_word_embeddings = false;
-  bool attention_bias = false;      ///< on q, k, v and o; on q, k and v if there is
+  bool attention_bias = false;      ///< on q, k and v, and on o without the next key
   bool attention_out_bias = false;  ///< the one on o
   bool mlp_bias = false;            ///< on gate, up and down
   double dropout = 0;               ///< as a folder says; training refuses any other than 0

@@ -48,7 +48,7 @@ struct LlamaVariant {
   /// Sets transformers' defaults for absent keys, where ModelConfig has others.
   void (*set_defaults)(ModelConfig& config) = [](ModelConfig&) {};
   std::int64_t sliding_window = 0;  ///< transformers' default for windows that are in use
-  // Sizes for which transformers has a number of its own; here an absent key is an error.
+  // Keys whose defaults in transformers are numbers of its own; here an absent key is an error.
   bool needs_num_key_value_heads = false;
   bool needs_head_dim = false;
   bool needs_rope_theta = false;
@@ -66,9 +66,9 @@ struct LlamaVariant {
   bool fuses_linears = false;
   /// The keys that the family's dropout has in config.json, and their default.
   std::span<const char* const> dropout_names = {};
+  double default_dropout = 0;
   /// Further keys in the family's folders that transformers does not read.
   std::span<const char* const> unread_names = {};
-  double default_dropout = 0;
   ops::Activation activation = ops::Activation::swiglu;
   ActivationName activation_name = {"hidden_act", "silu"};
   float norm_offset = 0;                              ///< ModelTraits::norm_offset
