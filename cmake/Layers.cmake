@@ -2,19 +2,19 @@
 add_library(llamesh_flags INTERFACE)
 set(cxx $<COMPILE_LANGUAGE:CXX>)  # nvcc has flags of its own
 set(warnings -Wall -Wextra -Wconversion -Wnon-virtual-dtor)
-if(NOT CMAKE_UNITY_BUILD)
-  list(APPEND warnings -Wshadow)
-elseif(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # A source may name its locals as another one its unnamed namespace's, and to g++ all but the unity itself is a header.
   list(APPEND warnings -Wshadow=local -Wno-subobject-linkage)
+else()
+  list(APPEND warnings -Wshadow)
 endif()
 if(LLAMESH_WERROR)
   list(APPEND warnings -Werror)
 endif()
 target_compile_options(llamesh_flags INTERFACE "$<${cxx}:${warnings}>")
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  # Its own AVX-512 headers raise this one (GCC bug 105593).
-  target_compile_options(llamesh_flags INTERFACE $<${cxx}:-Wno-maybe-uninitialized>)
+  # Its own AVX-512 headers raise the first (GCC bug 105593), "text" + string the second (105651).
+  target_compile_options(llamesh_flags INTERFACE $<${cxx}:-Wno-maybe-uninitialized;-Wno-restrict>)
 endif()
 target_include_directories(llamesh_flags INTERFACE ${PROJECT_SOURCE_DIR}/src)
 if(LLAMESH_ARCH)
