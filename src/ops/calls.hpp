@@ -99,13 +99,14 @@ struct AttentionGradients {
 /// Activation of an MLP. GELU in its tanh form: x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
 /// (Hendrycks & Gimpel 2016).
 enum class Activation : std::uint8_t {
-  swiglu,  ///< silu(gate) * up
-  geglu,   ///< gelu(gate) * up
-  gelu,    ///< gelu(x), without a gate
+  swiglu,        ///< silu(gate) * up
+  geglu,         ///< gelu(gate) * up
+  gelu,          ///< gelu(x), without a gate
+  squared_relu,  ///< max(x, 0)^2, without a gate (So et al. 2021)
 };
 /// Returns the input columns per output column: 2 with a gate, else 1.
 constexpr std::int64_t inputs_of(Activation activation) {
-  return activation == Activation::gelu ? 1 : 2;
+  return activation == Activation::swiglu || activation == Activation::geglu ? 2 : 1;
 }
 
 /// Arguments to route(). route_backward() takes them unchanged.

@@ -216,7 +216,8 @@ TEST_P(CudaLayers, RopeCountsPositionsFromTheStartOfADocument) {
 // --- Activations ---
 
 constexpr ops::Activation all_activations[] = {ops::Activation::swiglu, ops::Activation::geglu,
-                                               ops::Activation::gelu};
+                                               ops::Activation::gelu,
+                                               ops::Activation::squared_relu};
 
 TEST_P(CudaLayers, ActivationAndItsGradientInPlace) {
   for (const auto kind : all_activations)

@@ -254,7 +254,8 @@ TEST(RopeReference, BackwardIsFiniteDifferences) {
 // --- Activations ---
 
 constexpr ops::Activation all_activations[] = {ops::Activation::swiglu, ops::Activation::geglu,
-                                               ops::Activation::gelu};
+                                               ops::Activation::gelu,
+                                               ops::Activation::squared_relu};
 
 TEST_P(Layers, ActivationEqualsTheReferenceAndItsFiniteDifferences) {
   for (const auto kind : all_activations)
@@ -286,15 +287,19 @@ TEST_P(Layers, ActivationOfHugeNumbersIsFinite) {
     const auto inputs = ops::inputs_of(kind) * 3;
     const Matrix y(dtype(), 1, 3), dx(dtype(), 1, inputs);
     Matrix x(dtype(), 1, inputs), dy(dtype(), 1, 3);
-    const double numbers[] = {-200.0, 200.0, 0.0};
+    const double numbers[] = {-256.0, 256.0, 0.0};
     for (std::int64_t i = 0; i < inputs; ++i) x.set(0, i, i < 3 ? numbers[i] : 1.0);
     for (std::int64_t i = 0; i < 3; ++i) dy.set(0, i, 1.0);
     ops::activate(stream, y, x, kind);
-    expect_near(y.numbers(), {0.0, 200.0, 0.0}, 1e-6, "y");
+    const bool squares = kind == ops::Activation::squared_relu;
+    expect_near(y.numbers(), {0.0, squares ? 65536.0 : 256.0, 0.0}, 1e-6, "y");
     ops::activate_backward(stream, dx, {}, dy, x, kind);
     auto gradient = dx.numbers();
     gradient.resize(3);
-    expect_near(gradient, {0.0, 1.0, 0.5}, 1e-6, "dx");
+    if (squares)
+      expect_near(gradient, {0.0, 512.0, 0.0}, 1e-6, "dx");
+    else
+      expect_near(gradient, {0.0, 1.0, 0.5}, 1e-6, "dx");
   }
 }
 

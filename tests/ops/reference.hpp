@@ -61,13 +61,26 @@ inline double gelu(double x) {
   return x / 2.0 * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
 }
 
+inline double activate(double x, ops::Activation activation) {
+  switch (activation) {
+    case ops::Activation::swiglu:
+      return x * sigmoid(x);
+    case ops::Activation::geglu:
+    case ops::Activation::gelu:
+      return gelu(x);
+    case ops::Activation::squared_relu:
+      return x > 0 ? x * x : 0;
+  }
+  return x;
+}
+
 /// (M, 2 F) with a gate, or (M, F) -> (M, F).
 inline Numbers activate(const Numbers& x, Index cols, ops::Activation activation) {
   const auto inputs = static_cast<Index>(ops::inputs_of(activation));
   Numbers y(x.size() / inputs);
   for (Index i = 0; i < y.size(); ++i) {
     const auto at = i / cols * inputs * cols + i % cols;
-    y[i] = activation == ops::Activation::swiglu ? x[at] * sigmoid(x[at]) : gelu(x[at]);
+    y[i] = activate(x[at], activation);
     if (inputs == 2) y[i] *= x[at + cols];
   }
   return y;

@@ -50,6 +50,12 @@ struct GeluTanh {
   }
 };
 
+/// w(x) = max(x, 0).
+struct SquaredRelu {
+  static Vec weight(Vec x) { return x < 0.0F ? Vec{} : x; }
+  static Vec times_slope(Vec d, Vec /*x*/, Vec w) { return 2.0F * d * w; }
+};
+
 template <class F, bool gated, class T>
 void forward(const Tensor& out, const Tensor& x) {
   const auto cols = out.cols();
@@ -101,6 +107,8 @@ void with_activation(Activation activation, DType dtype, const Body& body) {
         return body.template operator()<GeluTanh, true, T>();
       case Activation::gelu:
         return body.template operator()<GeluTanh, false, T>();
+      case Activation::squared_relu:
+        return body.template operator()<SquaredRelu, false, T>();
     }
   });
 }

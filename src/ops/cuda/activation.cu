@@ -47,6 +47,17 @@ struct GeluTanh {
   }
 };
 
+/// w(x) = max(x, 0).
+struct SquaredRelu {
+  template <class T>
+  static __device__ __forceinline__ float weight(float x) {
+    return x < 0.0F ? 0.0F : x;  // NaN stays NaN
+  }
+  static __device__ __forceinline__ float times_slope(float d, float /*x*/, float w) {
+    return 2.0F * d * w;
+  }
+};
+
 /// Columns along grid x, rows along grid y.
 template <class F, bool gated, int width, class T>
 __global__ void __launch_bounds__(threads)
@@ -108,6 +119,8 @@ void with_activation(Activation activation, DType dtype, std::int64_t cols, bool
           return body.template operator()<GeluTanh, true, width, T>();
         case Activation::gelu:
           return body.template operator()<GeluTanh, false, width, T>();
+        case Activation::squared_relu:
+          return body.template operator()<SquaredRelu, false, width, T>();
       }
     });
   });
