@@ -176,6 +176,7 @@ void CausalLM::head_backward(const BlockContext& ctx, const Residual& hidden, co
   });
   if (only_head) return;
   stream_.wait(tensor_.reduce(ctx.delta));
+  if (traits_.logit_scale != 1) ops::scale(stream_, ctx.delta, traits_.logit_scale);
   norm_backward(ctx, table_.norm, {.x = a.last, .dy = ctx.delta, .dx = ctx.d_residual},
                 a.last_statistics, Accumulate::no);
 }

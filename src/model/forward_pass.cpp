@@ -87,6 +87,8 @@ Residual forward(const BlockContext& ctx, const ParameterTable& table, const Act
 Tensor final_norm(const BlockContext& ctx, const ParameterTable& table, const Activations& a,
                   const Residual& hidden) {
   norm(ctx, table.norm, hidden, a.last, a.normed_last, a.last_statistics);
+  // Scaling the head's input scales the logits, at D / V of the cost.
+  if (ctx.traits.logit_scale != 1) ops::scale(ctx.stream, a.normed_last, ctx.traits.logit_scale);
   return a.normed_last;
 }
 

@@ -53,6 +53,7 @@ TEST(HfModels, HaveTheKnownNumbersOfParameters) {
                                                      {"olmo3-7b", 7'298'011'136},
                                                      {"olmo3-32b", 32'233'522'176},
                                                      {"smollm3-3b", 3'075'098'624},
+                                                     {"granite3-8b", 8'170'848'256},
                                                      {"mixtral-8x7b", 46'702'792'704},
                                                      {"mixtral-8x22b", 140'620'634'112},
                                                      {"qwen3-30b-a3b", 30'532'122'624},

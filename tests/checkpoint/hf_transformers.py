@@ -126,7 +126,8 @@ def main(llamesh):
         models["gemma3"] = 2
         families += ("gemma3",)
     newer = {"olmo3": "Olmo3", "exaone4": "Exaone4", "smollm3": "SmolLM3", "ministral": "Ministral", "seed_oss": "SeedOss",
-             "phi3": "Phi3", "hunyuan": "HunYuanDenseV1"}
+             "phi3": "Phi3", "hunyuan": "HunYuanDenseV1", "ernie": "Ernie4_5", "glm4": "Glm4", "granite": "Granite",
+             "arcee": "Arcee", "gemma": "Gemma"}
     newer = [name for name, prefix in newer.items() if hasattr(transformers, f"{prefix}Config")]
     models |= dict.fromkeys(newer, 2)
     families += tuple(newer)

@@ -13,14 +13,14 @@
 namespace llamesh::checkpoint {
 namespace {
 
-model::ParameterTable small_table() {
+model::ModelConfig small_config() {
   model::ModelConfig config;
   config.num_hidden_layers = 2;
   config.hidden_size = 16;
   config.intermediate_size = 24;
   config.num_attention_heads = 2;
   config.lora = model::Lora{.rank = 2, .targets = {"q_proj"}};
-  return model::parameter_table(config.resolved());
+  return config.resolved();
 }
 
 /// Writes the table's adapters in F64, with element i of every tensor 1/3 + i.
@@ -39,9 +39,10 @@ void write_in_f64(const model::ParameterTable& table, const test::TemporaryFolde
 
 TEST(PeftFolder, InF64IsRoundedToFp32) {
   const test::TemporaryFolder folder;
-  const auto table = small_table();
+  const auto config = small_config();
+  const auto table = model::parameter_table(config);
   write_in_f64(table, folder);
-  const PeftFolder adapters(folder.path(), table);
+  const PeftFolder adapters(folder.path(), config, table);
   for (std::size_t p = 0; p < table.parameters.size(); ++p) {
     if (!model::is_adapter(table.parameters[p])) continue;
     const auto whole = Box::whole(table.parameters[p].shape);
@@ -55,7 +56,9 @@ TEST(PeftFolder, InF64IsRoundedToFp32) {
 TEST(PeftFolder, APickledFileIsRefusedWithAdvice) {
   const test::TemporaryFolder folder;
   folder.write("adapter_model.bin", "");
-  const auto error = test::error_of([&] { PeftFolder(folder.path(), small_table()); });
+  const auto config = small_config();
+  const auto error =
+      test::error_of([&] { PeftFolder(folder.path(), config, model::parameter_table(config)); });
   EXPECT_NE(error.find("adapter_model.bin only, which is not read; save the adapters again"),
             std::string::npos)
       << error;

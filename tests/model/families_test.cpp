@@ -25,7 +25,9 @@ std::string config_of(const std::string& family, const std::string& more = "") {
                 "num_attention_heads": 6, "num_key_value_heads": 2, "vocab_size": 101})");
   json["architectures"] = {f.architecture};
   json["model_type"] = f.name;
-  if (family == "qwen3" || family == "gemma3_text" || family == "seed_oss") json["head_dim"] = 8;
+  const char* const with_head_dim[] = {"qwen3",    "gemma", "gemma3_text",
+                                       "seed_oss", "glm4",  "ernie4_5"};
+  if (std::ranges::find(with_head_dim, family) != std::end(with_head_dim)) json["head_dim"] = 8;
   if (family == "olmo3") json["rope_theta"] = 5e5;
   if (f.keys.contains("num_experts"))
     json.update({{family == "mixtral" ? "num_local_experts" : "num_experts", 8},
@@ -99,6 +101,19 @@ TEST(Families, ReadTheirKeys) {
       "rope_scaling": {"type": "dynamic", "alpha": 1000.0, "factor": 1.0})")
                   .rope_theta,
               1e4 * 1115.88, 100);  // 1000^(128 / 126)
+  EXPECT_EQ(config("glm4").partial_rotary_factor, 0.5);
+  EXPECT_TRUE(config("glm4").attention_bias);
+  EXPECT_EQ(config("granite").attention_multiplier, 1);
+  EXPECT_TRUE(config("ernie4_5", R"("use_bias": true)").mlp_bias);
+  const auto factor = [](const char* more) {
+    return config("llama", fmt::format(R"("max_position_embeddings": 128,
+        "rope_scaling": {{"rope_type": "yarn", "factor": 20.0, {}}})",
+                                       more))
+        .rope_scaling->attention_factor;
+  };
+  EXPECT_EQ(factor(R"("mscale": 1.0)"), 0);  // transformers wants both
+  EXPECT_DOUBLE_EQ(factor(R"("mscale": 2.0, "mscale_all_dim": 1.0)"),
+                   (0.2 * std::log(20.0) + 1) / (0.1 * std::log(20.0) + 1));
   const auto gpt2 = config("gpt2", R"("resid_pdrop": 0.0, "embd_pdrop": 0.0)");
   EXPECT_EQ(gpt2.intermediate_size, 192);
   EXPECT_TRUE(gpt2.tie_word_embeddings);
@@ -149,6 +164,14 @@ TEST(Families, WriteWhatTheyRead) {
       {"gemma3_text", R"("sliding_window": 24, "query_pre_attn_scalar": 6, "rope_theta": 5e5,
                          "rope_local_base_freq": 500, "attention_bias": true,
                          "rope_scaling": {"rope_type": "linear", "factor": 8})"},
+      {"ernie4_5", R"("use_bias": true)"},
+      {"glm4", R"("partial_rotary_factor": 0.25, "attention_bias": false)"},
+      {"glm4", R"("rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.75})"},
+      {"granite", R"("attention_multiplier": 0.5, "embedding_multiplier": 12,
+                     "residual_multiplier": 0.22, "logits_scaling": 16.0)"},
+      {"arcee", R"("rope_scaling": {"rope_type": "yarn", "factor": 4, "mscale": 1.0,
+                   "mscale_all_dim": 0.5}, "max_position_embeddings": 128)"},
+      {"gemma", R"("hidden_act": "gelu", "hidden_activation": null)"},
       {"mixtral", R"("num_local_experts": 3, "sliding_window": 24)"},
       {"mixtral", R"("output_router_logits": true, "router_aux_loss_coef": 0.02)"},
       {"mixtral", R"("router_aux_loss_coef": 0)"},
@@ -252,9 +275,11 @@ TEST(Families, NameWhatTheyDoNotCompute) {
        "factor is missing"},
       {"llama", R"("rope_scaling": {"rope_type": "yarn", "factor": 4})",
        "max_position_embeddings is missing"},
-      {"llama", R"("rope_scaling": {"rope_type": "yarn", "factor": 4, "mscale": 1,
-                   "original_max_position_embeddings": 64})",
-       "mscale is 1"},
+      {"glm4", R"("head_dim": 10)", "rotates 5 dims of head_dim 10"},
+      {"gemma", R"("hidden_activation": "relu")", "hidden_activation is 'relu'"},
+      {"arcee", R"("hidden_act": "silu")", "llamesh computes relu2"},
+      {"granite", R"("attention_multiplier": 0)", "attention_multiplier is 0; it must be above 0"},
+      {"granite", R"("residual_multiplier": 0)", "residual_multiplier"},
       {"llama", R"("partial_rotary_factor": 0.5)", "partial_rotary_factor is 0.5"},
       {"gpt2", R"("activation_function": "gelu")", "activation_function is 'gelu'"},
       {"gpt2", R"("scale_attn_weights": false)", "scale_attn_weights is false"},
@@ -357,6 +382,8 @@ TEST(Families, UnknownOnesAreToldWhichAreKnown) {
         "Qwen2ForCausalLM, "
         "Qwen3ForCausalLM, Olmo2ForCausalLM, Olmo3ForCausalLM, Exaone4ForCausalLM, "
         "SmolLM3ForCausalLM, SeedOssForCausalLM, Phi3ForCausalLM, HunYuanDenseV1ForCausalLM, "
+        "Ernie4_5ForCausalLM, Glm4ForCausalLM, GraniteForCausalLM, ArceeForCausalLM, "
+        "GemmaForCausalLM, "
         "Gemma3ForCausalLM, MixtralForCausalLM, "
         "Qwen3MoeForCausalLM, GPT2LMHeadModel");
   }
@@ -434,6 +461,27 @@ TEST(Gpt2, Counts) {
   const auto table = parameter_table(c.resolved());
   EXPECT_EQ(table.numel(), 124'439'808);
   EXPECT_EQ(table.matmul_numel(), 124'439'808 - 1024 * 768);
+}
+
+/// Rows of q_proj and k_proj are ours for pairs (i, i + 5) of which the first two rotate.
+TEST(Glm4, StateDictOrdersTheDimsOfAHead) {
+  const auto c = config("glm4", R"("head_dim": 10, "partial_rotary_factor": 0.4)");
+  const auto table = parameter_table(c);
+  for (const auto& tensor : state_dict(c, table)) {
+    if (tensor.name != "model.layers.1.self_attn.k_proj.bias") continue;
+    std::vector<std::int64_t> ours(static_cast<std::size_t>(numel(tensor.shape)), -1);
+    for (const auto& part : tensor.parts)
+      for_each_stored(part, tensor.shape, {Box::whole(tensor.shape), 3, numel(tensor.shape) - 3},
+                      [&](std::int64_t begin, std::int64_t at, std::int64_t, std::int64_t count) {
+                        for (std::int64_t i = 0; i < count; ++i)
+                          ours[static_cast<std::size_t>(begin + i)] = 3 + at + i;
+                      });
+    ours.resize(20);  // elements 0, 1 and 2 were not asked for
+    EXPECT_EQ(ours, (std::vector<std::int64_t>{-1, 5,  -1, 6,  -1, 3,  4,  7,  8,  9,  //
+                                               10, 15, 11, 16, 12, 13, 14, 17, 18, 19}));
+    return;
+  }
+  ADD_FAILURE() << "no bias";
 }
 
 /// Experts are stacked in memory; a folder has a tensor for each matrix of each.

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <span>
@@ -23,8 +24,9 @@ namespace llamesh::test {
 
 /// Golden models of families that differ from Llama by switches. Their sizes divide among two
 /// tensor ranks, and they have folders in golden/hf.
-inline constexpr const char* llama_variants[] = {"gemma3",    "olmo3",    "exaone4", "smollm3",
-                                                 "ministral", "seed_oss", "phi3",    "hunyuan"};
+inline constexpr const char* llama_variants[] = {
+    "gemma3",  "olmo3", "exaone4", "smollm3", "ministral", "seed_oss", "phi3",
+    "hunyuan", "ernie", "glm4",    "granite", "arcee",     "gemma"};
 
 /// A tensor from a golden file, row-major.
 struct GoldenTensor {
@@ -127,11 +129,11 @@ inline std::vector<std::vector<float>> parameters_of(const Golden& golden, const
   for (const auto& p : table.parameters)
     parameters.emplace_back(static_cast<std::size_t>(p.numel()));
   for (std::size_t p = 0; p < parameters.size(); ++p)
-    if (is_adapter(table.parameters[p]))
-      std::ranges::copy(golden[group + table.parameters[p].name].values, parameters[p].begin());
-    else if (table.parameters[p].frozen && group == "gradients/")
+    if (!is_adapter(table.parameters[p]) && table.parameters[p].frozen && group == "gradients/")
       parameters[p].clear();
-  for (const auto& stored : model::state_dict(config, table)) {
+  auto dict = model::state_dict(config, table);
+  std::ranges::move(model::adapter_state_dict(config, table), std::back_inserter(dict));
+  for (const auto& stored : dict) {
     if (parameters[model::index(stored.parts.front().parameter)].empty()) continue;
     const auto& tensor = golden[group + stored.name];
     if (tensor.shape != stored.shape) throw std::runtime_error("the shape of " + stored.name);

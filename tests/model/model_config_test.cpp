@@ -174,6 +174,23 @@ TEST(ParameterTable, NamesAreHuggingFaces) {
           "model.norm.weight", "lm_head.weight"}));
 }
 
+TEST(Rope, OfSomeDimsLeavesTheOthersAsTheyAre) {
+  const RopeScaling yarn{.rope_type = RopeType::yarn,
+                         .factor = 4,
+                         .original_max_position_embeddings = 64,
+                         .attention_factor = 1.5};
+  const Rope rope{.theta = 10000, .dims = 4, .scaling = yarn};
+  const auto frequencies = rope_frequencies(rope, 10);
+  EXPECT_EQ(frequencies.size(), 5U);
+  EXPECT_EQ(frequencies[0], rope_frequencies({.theta = 10000, .scaling = yarn}, 4)[0]);
+  EXPECT_EQ(frequencies[2], 0);
+  std::vector<float> table(2 * 10);
+  rope_table(rope, 10, table);
+  EXPECT_EQ(table[10 + 2], 1);
+  EXPECT_EQ(table[10 + 5 + 2], 0);
+  EXPECT_EQ(table[1], 1.5F);
+}
+
 TEST(Rope, ScalingStretchesLongWavelengthsOnly) {
   Rope rope{.theta = 500000};
   const auto plain = rope_frequencies(rope, 64);

@@ -394,7 +394,8 @@ INSTANTIATE_TEST_SUITE_P(LoraFamilies, GoldenSteps,
                          testing::Values(Case{"lora_qwen2", {1, 1}}, Case{"lora_qwen2", {2, 2}},
                                          Case{"lora_gpt2", {1, 1}},
                                          Case{"lora_gpt2", {1, 2, 2, whole}},
-                                         Case{"lora_gpt2", {2, 2, 2}}),
+                                         Case{"lora_gpt2", {2, 2, 2}}, Case{"lora_glm4", {1, 1}},
+                                         Case{"lora_glm4", {1, 2, 2, whole}}),
                          name_of_case);
 
 }  // namespace

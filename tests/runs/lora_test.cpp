@@ -161,7 +161,7 @@ TEST(Lora, IsExportedMergedAndLoaded) {
   const auto stored = checkpoint::open_model(saved, checkpoint::read_manifest(saved), table);
   EXPECT_EQ(to_adapter_config(model::read_adapter_config(adapters)),
             to_adapter_config(*in.model.lora));
-  const checkpoint::PeftFolder exported(adapters, table);
+  const checkpoint::PeftFolder exported(adapters, in.model, table);
   for (std::size_t p = 0; p < table.parameters.size(); ++p) {
     if (!is_adapter(table.parameters[p])) continue;
     const auto id = static_cast<model::ParameterId>(p);

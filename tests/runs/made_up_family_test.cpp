@@ -45,7 +45,7 @@ bool is_stored_transposed(const std::string& name) {
 }
 
 /// `up_proj.weight` (out, in) is `rise.kernel` (in, out) in a folder.
-StateDict lantern_state_dict(const ParameterTable& table) {
+StateDict lantern_state_dict(const ModelConfig& /*config*/, const ParameterTable& table) {
   auto dict = plain_state_dict(table);
   for (auto& tensor : dict) {
     if (!is_stored_transposed(tensor.name)) continue;
@@ -194,9 +194,8 @@ TEST_F(MadeUpFamily, IsUnknownToOthers) {
     EXPECT_EQ(
         std::string(error.what()),
         "model.family 'lanter' is unknown; known: llama, mistral, ministral, qwen2, qwen3, olmo2, "
-        "olmo3, exaone4, smollm3, seed_oss, phi3, hunyuan_v1_dense, "
-        "gemma3_text, "
-        "mixtral, qwen3_moe, gpt2, lantern");
+        "olmo3, exaone4, smollm3, seed_oss, phi3, hunyuan_v1_dense, ernie4_5, glm4, granite, "
+        "arcee, gemma, gemma3_text, mixtral, qwen3_moe, gpt2, lantern");
   }
 }
 

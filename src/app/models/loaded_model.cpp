@@ -79,10 +79,10 @@ LoadedModel::LoadedModel(const std::string& path, DType dtype, Shape shape,
     return;
   }
   const auto adapted = model::parameter_table(shape.config);
-  auto stored = adapter.empty()
-                    ? checkpoint::open_model(location, shape.config, adapted, prove)
-                    : checkpoint::with_adapters(
-                          checkpoint::open_model(location, config, table, prove), adapter, adapted);
+  auto stored = adapter.empty() ? checkpoint::open_model(location, shape.config, adapted, prove)
+                                : checkpoint::with_adapters(
+                                      checkpoint::open_model(location, config, table, prove),
+                                      adapter, shape.config, adapted);
   load(*checkpoint::merge_adapters(std::move(stored), shape.config, adapted));
 }
 

@@ -80,12 +80,16 @@ struct TensorRows {
 void fill_rows(TensorRows& rows, const model::StateDictTensor& tensor,
                const model::StoredPart& part, const StoredModel& model) {
   const auto& held = part.in_tensor;
-  const auto first = std::max(rows.first, held.begin[0]) - held.begin[0];
-  const auto count = std::min(rows.end, held.begin[0] + held.shape[0]) - held.begin[0] - first;
+  // Returns the number of the part's rows before a row of the tensor.
+  const auto before = [&](std::int64_t row) {
+    const auto behind = std::max<std::int64_t>(row - held.begin[0], 0);
+    return std::min((behind + part.row_step - 1) / part.row_step, held.shape[0]);
+  };
+  const auto first = before(rows.first), count = before(rows.end) - first;
   if (count <= 0) return;
   const auto width = held.numel() / held.shape[0];
   BoxRange wanted{part.in_parameter, first * width, count * width};
-  if (!part.transposed && width == rows.row_numel)
+  if (!part.transposed && part.row_step == 1 && width == rows.row_numel)
     return model.read(part.parameter, wanted, rows.span(held.begin[0] + first, count));
   if (part.transposed) {
     const auto& from = part.in_parameter;
@@ -98,11 +102,11 @@ void fill_rows(TensorRows& rows, const model::StateDictTensor& tensor,
     return part.transposed ? values[static_cast<std::size_t>(i % width * count + i / width)]
                            : values[static_cast<std::size_t>(i)];
   };
-  for_each_run(tensor.shape, {held, first * width, count * width},
-               [&](std::int64_t begin, std::int64_t at, std::int64_t run) {
-                 auto* to = rows.values.data() + (begin - rows.first * rows.row_numel);
-                 for (std::int64_t i = 0; i < run; ++i) to[i] = value(at + i);
-               });
+  model::for_each_run(part, tensor.shape, first * width, count * width,
+                      [&](std::int64_t begin, std::int64_t at, std::int64_t run) {
+                        auto* to = rows.values.data() + (begin - rows.first * rows.row_numel);
+                        for (std::int64_t i = 0; i < run; ++i) to[i] = value(at + i);
+                      });
 }
 
 void write_tensor(const StoredModel& model, const model::StateDictTensor& from, Descriptor& file,

@@ -181,12 +181,12 @@ std::uint64_t load_hf_weights(const std::filesystem::path& folder, const model::
   return hash.total(world);
 }
 
-void load_adapters(const std::filesystem::path& folder, const State& all,
-                   const comm::Communicator& world) {
+void load_adapters(const std::filesystem::path& folder, const model::ModelConfig& config,
+                   const State& all, const comm::Communicator& world) {
   const auto state = all.only(model_group);
   comm::agree(world, [&] {
-    fill_all(transfers_of(state, Part::adapters), state, PeftFolder(folder, state.layout.table()),
-             [](const auto&...) {});
+    fill_all(transfers_of(state, Part::adapters), state,
+             PeftFolder(folder, config, state.layout.table()), [](const auto&...) {});
   });
 }
 

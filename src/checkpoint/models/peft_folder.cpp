@@ -28,16 +28,12 @@ namespace fs = std::filesystem;
 constexpr const char* weights_name = "adapter_model.safetensors";
 constexpr std::string_view peft_prefix = "base_model.model.";  // before the base model's own names
 
-std::string peft_name(const model::Parameter& parameter) {
-  return std::string(peft_prefix) + parameter.name;
-}
-
-/// Visits the adapters of a table in its order.
-template <class Visit>
-void for_each_adapter(const model::ParameterTable& table, Visit visit) {
-  for (std::size_t i = 0; i < table.parameters.size(); ++i)
-    if (is_adapter(table.parameters[i]))
-      visit(static_cast<model::ParameterId>(i), table.parameters[i]);
+/// Returns the tensors of a folder with the table's adapters, in its order.
+model::StateDict peft_tensors(const model::ModelConfig& config,
+                              const model::ParameterTable& table) {
+  auto dict = model::adapter_state_dict(config, table);
+  for (auto& tensor : dict) tensor.name.insert(0, peft_prefix);
+  return dict;
 }
 
 fs::path weights_in(const fs::path& folder) {
@@ -53,8 +49,8 @@ fs::path weights_in(const fs::path& folder) {
 class AdaptedModel final : public StoredModel {
  public:
   AdaptedModel(std::unique_ptr<StoredModel> base, const fs::path& folder,
-               const model::ParameterTable& table)
-      : base_(std::move(base)), folder_(folder, table), base_ids_(table.parameters.size()) {
+               const model::ModelConfig& config, const model::ParameterTable& table)
+      : base_(std::move(base)), folder_(folder, config, table), base_ids_(table.parameters.size()) {
     const auto ids = model::base_parameters(table);
     for (std::size_t i = 0; i < ids.size(); ++i)
       base_ids_[model::index(ids[i])] = static_cast<model::ParameterId>(i);
@@ -72,28 +68,37 @@ class AdaptedModel final : public StoredModel {
   std::vector<std::optional<model::ParameterId>> base_ids_;  ///< none: an adapter
 };
 
+/// Returns the values of a tensor in the folder's order.
+std::vector<float> read_tensor(const StoredModel& model, const model::StateDictTensor& tensor) {
+  const auto whole = Box::whole(tensor.shape);  // the adapter has the tensor's shape
+  std::vector<float> ours(static_cast<std::size_t>(whole.numel())), values(ours.size());
+  model.read(tensor.parts.front().parameter, {whole, 0, whole.numel()}, ours);
+  for (const auto& part : tensor.parts)
+    model::for_each_stored(
+        part, tensor.shape, {whole, 0, whole.numel()},
+        [&](std::int64_t begin, std::int64_t at, std::int64_t /*stride*/, std::int64_t count) {
+          std::copy_n(ours.begin() + at, count, values.begin() + begin);
+        });
+  return values;
+}
+
 /// Writes all adapters, one after the other.
-void write_adapters(const StoredModel& model, const model::ParameterTable& table,
-                    const fs::path& path, StoredType type) {
+void write_adapters(const StoredModel& model, const model::StateDict& dict, const fs::path& path,
+                    StoredType type) {
   std::vector<StoredTensor> tensors;
-  for_each_adapter(table, [&](model::ParameterId, const model::Parameter& p) {
-    tensors.push_back({peft_name(p), std::string(name_of(type)), p.shape, 0, 0});
-  });
+  for (const auto& tensor : dict)
+    tensors.push_back({tensor.name, std::string(name_of(type)), tensor.shape, 0, 0});
   const auto header = safetensors_header(tensors);
   auto out = Descriptor::to_write(path, O_WRONLY | O_CREAT | O_EXCL);
   out.write(0, header.data(), std::ssize(header));
-  auto tensor = tensors.begin();
-  for_each_adapter(table, [&](model::ParameterId id, const model::Parameter& p) {
-    std::vector<float> values(static_cast<std::size_t>(p.numel()));
-    const auto whole = Box::whole(p.shape);
-    model.read(id, {whole, 0, whole.numel()}, values);
+  for (std::size_t i = 0; i < dict.size(); ++i) {
+    const auto values = read_tensor(model, dict[i]);
     std::vector<std::uint8_t> bytes(values.size() * static_cast<std::size_t>(size_of(type)));
     const auto lost = from_floats(type, values, bytes.data());
     validate(lost == 0, "{} elements of {} are too large for {}; export with --dtype bf16", lost,
-             p.name, name_of(type));
-    out.write(tensor->begin, bytes.data(), std::ssize(bytes));
-    ++tensor;
-  });
+             dict[i].name.substr(peft_prefix.size()), name_of(type));
+    out.write(tensors[i].begin, bytes.data(), std::ssize(bytes));
+  }
   out.sync();
 }
 
@@ -132,24 +137,26 @@ bool has_base_weights(const std::string& folder, const StoredModel& checkpoint,
 
 }  // namespace
 
-PeftFolder::PeftFolder(const fs::path& folder, const model::ParameterTable& table)
-    : file_(weights_in(folder)), table_(table) {
+PeftFolder::PeftFolder(const fs::path& folder, const model::ModelConfig& config,
+                       const model::ParameterTable& table)
+    : file_(weights_in(folder)) {
   const auto path = (folder / weights_name).string();
   std::set<std::string> extra;
   for (const auto& tensor : file_.tensors()) extra.insert(tensor.name);
   std::vector<std::string> names;
-  for_each_adapter(table, [&](model::ParameterId, const model::Parameter& p) {
-    names.push_back(peft_name(p));
-    const auto* stored = file_.find(names.back());
-    validate(stored != nullptr, "{} has no '{}'{}; it is for another base model", path,
-             names.back(), did_you_mean(names.back(), {extra.begin(), extra.end()}));
-    validate(stored->shape == p.shape,
+  for (auto& tensor : peft_tensors(config, table)) {
+    names.push_back(tensor.name);
+    const auto* stored = file_.find(tensor.name);
+    validate(stored != nullptr, "{} has no '{}'{}; it is for another base model", path, tensor.name,
+             did_you_mean(tensor.name, {extra.begin(), extra.end()}));
+    validate(stored->shape == tensor.shape,
              "{}: '{}' has shape ({}) where the model takes ({}); it is for another base model",
-             path, names.back(), fmt::join(stored->shape, ", "), fmt::join(p.shape, ", "));
-    validate(stored_type(stored->dtype).has_value(), "{}: '{}' is {}; {}", path, names.back(),
+             path, tensor.name, fmt::join(stored->shape, ", "), fmt::join(tensor.shape, ", "));
+    validate(stored_type(stored->dtype).has_value(), "{}: '{}' is {}; {}", path, tensor.name,
              excerpt(stored->dtype), readable_types);
-    extra.erase(names.back());
-  });
+    extra.erase(tensor.name);
+    tensors_.emplace(tensor.parts.front().parameter, std::move(tensor));
+  }
   validate(extra.empty(), "{} has '{}', which the model does not{}; it is for another base model",
            path, extra.empty() ? "" : excerpt(*extra.begin()),
            extra.empty() ? "" : did_you_mean(*extra.begin(), names));
@@ -157,18 +164,21 @@ PeftFolder::PeftFolder(const fs::path& folder, const model::ParameterTable& tabl
 
 void PeftFolder::read(model::ParameterId parameter, const BoxRange& range,
                       std::span<float> values) const {
-  const auto& p = table_[parameter];
-  const auto& tensor = *file_.find(peft_name(p));
-  for_each_run(p.shape, range, [&](std::int64_t begin, std::int64_t at, std::int64_t count) {
-    file_.read(tensor, begin,
-               values.subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count)));
-  });
+  const auto& tensor = tensors_.at(parameter);
+  const auto& stored = *file_.find(tensor.name);
+  for (const auto& part : tensor.parts)
+    model::for_each_stored(
+        part, tensor.shape, range,
+        [&](std::int64_t begin, std::int64_t at, std::int64_t /*stride*/, std::int64_t count) {
+          file_.read(stored, begin,
+                     values.subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count)));
+        });
 }
 
 std::unique_ptr<StoredModel> with_adapters(std::unique_ptr<StoredModel> base,
-                                           const fs::path& folder,
+                                           const fs::path& folder, const model::ModelConfig& config,
                                            const model::ParameterTable& table) {
-  return std::make_unique<AdaptedModel>(std::move(base), folder, table);
+  return std::make_unique<AdaptedModel>(std::move(base), folder, config, table);
 }
 
 void export_adapters(const fs::path& checkpoint, const fs::path& target, StoredType type,
@@ -181,7 +191,7 @@ void export_adapters(const fs::path& checkpoint, const fs::path& target, StoredT
     const auto table = model::parameter_table(config);
     const auto referred = manifest.progress.base;
     const auto model = open_model(checkpoint, std::move(manifest), table);
-    write_adapters(*model, table, folder.path() / weights_name, type);
+    write_adapters(*model, peft_tensors(config, table), folder.path() / weights_name, type);
     auto json = options_for_peft(config, table);
     if (referred) {
       json["base_model_name_or_path"] = referred->path;

@@ -40,8 +40,10 @@ struct Family {
   ParameterTable (*make_table)(const ModelConfig& config);
   /// Returns what the layers compute beyond their parameters. Pure.
   ModelTraits (*traits)(const ModelConfig& config);
-  /// Returns how the family's folders store the parameters of a whole table. Pure.
-  StateDict (*state_dict)(const ParameterTable& table) = plain_state_dict;
+  /// Returns how the family's folders store the parameters of a resolved config's whole table.
+  /// Pure.
+  StateDict (*state_dict)(const ModelConfig& config, const ParameterTable& table) =
+      [](const ModelConfig&, const ParameterTable& table) { return plain_state_dict(table); };
 };
 
 /// Returns Llama and the families that differ from it by switches.

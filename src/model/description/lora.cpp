@@ -60,7 +60,7 @@ void check_target(const std::string& target, const ParameterTable& table) {
 std::map<ParameterId, std::string> fused_modules(const ParameterTable& table,
                                                  const ModelConfig& config) {
   std::map<ParameterId, std::string> modules;
-  for (const auto& tensor : family_named(config.family).state_dict(table)) {
+  for (const auto& tensor : family_named(config.family).state_dict(config, table)) {
     const auto first = tensor.parts.front().parameter;
     const auto is_other = [&](const StoredPart& part) { return part.parameter != first; };
     if (std::ranges::none_of(tensor.parts, is_other)) continue;
@@ -230,6 +230,24 @@ std::map<ParameterId, Adapter> adapters_by_weight(const ParameterTable& table) {
     if (layer.adapter) adapters.emplace(layer.weight, *layer.adapter);
   }
   return adapters;
+}
+
+StateDict adapter_state_dict(const ModelConfig& config, const ParameterTable& table) {
+  StateDict stored(table.parameters.size());  // by weight, empty for others
+  for (auto& tensor : state_dict(config, table))
+    stored[index(tensor.parts.front().parameter)] = std::move(tensor);
+  std::map<ParameterId, ParameterId> weights;  // by B
+  for (const auto& [weight, adapter] : adapters_by_weight(table)) weights[adapter.b] = weight;
+  StateDictBuilder dict(table);
+  for (std::size_t i = 0; i < table.parameters.size(); ++i) {
+    const auto id = static_cast<ParameterId>(i);
+    if (!is_adapter(table[id])) continue;
+    if (const auto b = weights.find(id); b != weights.end())
+      dict.like(id, stored[index(b->second)].parts);
+    else
+      dict.plain(id);
+  }
+  return dict.take();
 }
 
 /// Adds up siblings that are column-parallel: they share their input.

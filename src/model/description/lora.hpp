@@ -10,6 +10,7 @@
 #include "model/description/config_keys.hpp"
 #include "model/description/model_config.hpp"
 #include "model/description/parameters.hpp"
+#include "model/description/state_dict.hpp"
 
 /// LoRA adapters in a model's table: beside a linear layer's weight (out, in), its module gets
 /// lora_A (r, in) and lora_B (out, r).
@@ -39,6 +40,10 @@ std::vector<ParameterId> base_parameters(const ParameterTable& table);
 
 /// Returns the weights that have adapters, with these.
 std::map<ParameterId, Adapter> adapters_by_weight(const ParameterTable& table);
+
+/// Returns how PEFT's folders store the adapters of a resolved config's table: each by its name,
+/// and B with the rows in the order in which the family's folders have those of its weight. Pure.
+StateDict adapter_state_dict(const ModelConfig& config, const ParameterTable& table);
 
 /// Returns the columns of x A^T of the adapters that share an input x, at most; 0 without adapters.
 std::int64_t adapter_columns(const ParameterTable& table);

@@ -124,6 +124,8 @@ ModelConfig ModelConfig::resolved() const {
   }
   if (c.query_pre_attn_scalar == 0 && known.keys.contains("query_pre_attn_scalar"))
     c.query_pre_attn_scalar = c.head_dim;
+  if (c.attention_multiplier == 0 && known.keys.contains("attention_multiplier"))
+    c.attention_multiplier = 1 / std::sqrt(static_cast<double>(c.head_dim));
   validate(c.head_dim <= widest / num_attention_heads,
            "model.head_dim is {}; allowed with {} heads: 1 to {}", c.head_dim, num_attention_heads,
            widest / num_attention_heads);

@@ -84,8 +84,13 @@ struct ModelConfig {
   double layer_norm_epsilon = 1e-5;
   double rope_theta = 10000.0;
   std::optional<RopeScaling> rope_scaling;
-  double rope_local_base_freq = 1e4;       ///< rope_theta of layers with a window, never scaled
+  double rope_local_base_freq = 1e4;  ///< rope_theta of layers with a window, never scaled
+  double partial_rotary_factor = 1;   ///< the part of a head's dims that rotate, the first ones
   std::int64_t query_pre_attn_scalar = 0;  ///< scores are divided by its square root; 0: head_dim
+  double attention_multiplier = 0;         ///< on attention's scores; 0: 1 / sqrt(head_dim)
+  double embedding_multiplier = 1;         ///< on the embeddings of tokens
+  double residual_multiplier = 1;          ///< on what attention and MLP add to the residual stream
+  double logits_scaling = 1;               ///< divides the logits
   std::int64_t num_experts = 0;            ///< in each MLP; 0: the family has none
   std::int64_t num_experts_per_tok = 0;    ///< a token takes so many of them
   std::int64_t moe_intermediate_size = 0;  ///< an expert's; 0: intermediate_size
@@ -132,6 +137,10 @@ struct ModelConfig {
   /// Returns `sequence`, or the number of learned positions if that is smaller.
   std::int64_t within_positions(std::int64_t sequence) const {
     return max_position_embeddings == 0 ? sequence : std::min(sequence, max_position_embeddings);
+  }
+  /// Returns the dims of a head that rotate, in a resolved config.
+  std::int64_t rotary_dims() const {
+    return static_cast<std::int64_t>(static_cast<double>(head_dim) * partial_rotary_factor);
   }
   /// Returns true unless no_rope_layers leaves the layer out.
   bool rotates(std::size_t layer) const {
@@ -215,6 +224,14 @@ inline constexpr auto model_keys = [] {
                later},
       ModelKey{"query_pre_attn_scalar", &C::query_pre_attn_scalar, size_or_0, meaning, optional,
                later, /*automatic=*/true},
+      ModelKey{"partial_rotary_factor", &C::partial_rotary_factor, above_to(0, 1), meaning, special,
+               later},
+      ModelKey{"attention_multiplier", &C::attention_multiplier, at_least(0), meaning, optional,
+               later, /*automatic=*/true},
+      ModelKey{"embedding_multiplier", &C::embedding_multiplier, above(0), meaning, optional,
+               later},
+      ModelKey{"residual_multiplier", &C::residual_multiplier, above(0), meaning, optional, later},
+      ModelKey{"logits_scaling", &C::logits_scaling, above(0), meaning, optional, later},
       ModelKey{"num_experts", &C::num_experts, length_or_0, reshapes, special, later},
       ModelKey{"num_experts_per_tok", &C::num_experts_per_tok, length_or_0, meaning, needed, later},
       ModelKey{"moe_intermediate_size", &C::moe_intermediate_size, size_or_0, reshapes, needed,

@@ -60,6 +60,40 @@ void StateDictBuilder::fused(const std::string& name, ParameterId id, bool trans
   found->shape[dim] += shape[dim];
 }
 
+void StateDictBuilder::rotary(ParameterId id, const RotaryOrder& order) {
+  if (order.is_ours()) return plain(id);
+  const auto& p = table_[id];
+  const auto half = order.head_dim / 2, turns = order.rotated / 2;
+  StateDictTensor tensor{p.name, p.shape, {}};
+  const auto add = [&](std::int64_t ours, std::int64_t theirs, std::int64_t rows,
+                       std::int64_t step) {
+    if (rows == 0) return;
+    Box to = Box::whole(p.shape), from = to;
+    to.begin[0] = theirs, from.begin[0] = ours;
+    to.shape[0] = from.shape[0] = rows;
+    tensor.parts.push_back({to, id, from, /*transposed=*/false, step});
+  };
+  const bool interleaved = order.pairs == RotaryPairs::interleaved;
+  for (std::int64_t head = 0; head < p.shape[0]; head += order.head_dim) {
+    add(head, head, turns, interleaved ? 2 : 1);
+    add(head + half, head + (interleaved ? 1 : turns), turns, interleaved ? 2 : 1);
+    const auto rest = head + order.rotated, unturned = half - turns;
+    add(head + turns, rest, unturned, 1);
+    add(head + half + turns, rest + unturned, unturned, 1);
+  }
+  dict_.push_back(std::move(tensor));
+}
+
+void StateDictBuilder::like(ParameterId id, const std::vector<StoredPart>& parts) {
+  plain(id);
+  if (parts.front().transposed) return;
+  dict_.back().parts = parts;
+  for (auto& part : dict_.back().parts) {
+    part.parameter = id;
+    for (auto* box : {&part.in_tensor, &part.in_parameter}) box->shape[1] = table_[id].shape[1];
+  }
+}
+
 void StateDictBuilder::unstacked(ParameterId id) {
   const auto& p = table_[id];
   const auto& module = table_[p.module].name;
@@ -76,12 +110,24 @@ StateDict plain_state_dict(const ParameterTable& table) {
   return dict.take();
 }
 
+void for_each_run(const StoredPart& part, const Shape& shape, std::int64_t first,
+                  std::int64_t count, const VisitRun& visit) {
+  if (part.row_step == 1) return for_each_run(shape, BoxRange{part.in_tensor, first, count}, visit);
+  const auto width = part.in_tensor.numel() / part.in_tensor.shape[0];
+  for (std::int64_t at = 0; at < count;) {
+    const auto row = (first + at) / width, col = (first + at) % width;
+    const auto run = std::min(width - col, count - at);
+    visit((part.in_tensor.begin[0] + row * part.row_step) * width + col, at, run);
+    at += run;
+  }
+}
+
 void for_each_stored(const StoredPart& part, const Shape& shape, const BoxRange& range,
                      const VisitStored& visit) {
   if (part.transposed) return visit_columns(part, shape, range, visit);
   const BoxRange held{part.in_parameter, 0, part.in_parameter.numel()};
   for_each_shared(held, range, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
-    for_each_run(shape, {part.in_tensor, from, count},
+    for_each_run(part, shape, from, count,
                  [&](std::int64_t begin, std::int64_t at, std::int64_t run) {
                    visit(begin, to + at, 1, run);
                  });

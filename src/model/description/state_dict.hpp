@@ -18,6 +18,8 @@ struct StoredPart {
   ParameterId parameter;
   Box in_parameter;
   bool transposed = false;
+  /// Rows of the tensor from one of the part's rows to its next. If it is not 1, rows are whole.
+  std::int64_t row_step = 1;
 };
 
 /// A tensor in a Hugging Face folder.
@@ -29,8 +31,24 @@ struct StateDictTensor {
 
 /// How a family's folders store the parameters of a table, tensor by tensor in the order in which
 /// an export writes them. It expresses renamed, transposed, fused (several parts of one tensor) and
-/// stacked tensors (several parts of one parameter).
+/// stacked tensors (several parts of one parameter), and rows in another order.
 using StateDict = std::vector<StateDictTensor>;
+
+/// Which dims of a head of E a folder's model rotates together, of the first r.
+enum class RotaryPairs : std::uint8_t {
+  halves,      ///< i and i + r/2, as in GPT-NeoX and Llama
+  interleaved  ///< 2i and 2i + 1, as in GPT-J
+};
+
+/// How a folder orders the dims of a head. Ours has the pairs (i, i + E/2), of which the first r/2
+/// rotate. Products of queries and keys are the same in any order.
+struct RotaryOrder {
+  std::int64_t head_dim;  ///< E
+  std::int64_t rotated;   ///< r
+  RotaryPairs pairs = RotaryPairs::halves;
+  /// Returns true if it is our order.
+  bool is_ours() const { return pairs == RotaryPairs::halves && rotated == head_dim; }
+};
 
 /// Builds a StateDict, parameter by parameter.
 class StateDictBuilder {
@@ -45,6 +63,11 @@ class StateDictBuilder {
   /// Stores a matrix or vector behind the parts of the tensor `name` so far: in further rows, or if
   /// it is `transposed`, in further columns.
   void fused(const std::string& name, ParameterId id, bool transposed);
+  /// Stores a matrix or vector by its name, the rows of each of its heads in another order.
+  void rotary(ParameterId id, const RotaryOrder& order);
+  /// Stores a matrix by its name, its rows as `parts` hold those of another with as many, unless
+  /// they are transposed.
+  void like(ParameterId id, const std::vector<StoredPart>& parts);
   /// Stores each of the matrices stacked in a parameter MODULE.NAME as MODULE.number.NAME.weight.
   void unstacked(ParameterId id);
   StateDict take() { return std::move(dict_); }
@@ -56,6 +79,13 @@ class StateDictBuilder {
 
 /// Returns the dict of a folder that has each parameter by its name in the table, as it is.
 StateDict plain_state_dict(const ParameterTable& table);
+
+/// Visits elements [first, first + count) of a part, in the order of the tensor, in runs that are
+/// contiguous in it. `shape` is the tensor's. visit(begin, at, count): tensor elements [begin,
+/// begin
+/// + count) are the part's from first + at on. Pure.
+void for_each_run(const StoredPart& part, const Shape& shape, std::int64_t first,
+                  std::int64_t count, const VisitRun& visit);
 
 /// Visits the elements that `range` of a parameter shares with `part`, in runs that are contiguous
 /// in the tensor, of `shape`. visit(begin, at, stride, count): tensor elements [begin, begin +

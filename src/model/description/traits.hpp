@@ -28,9 +28,12 @@ struct LayerNames {
   std::string_view norm_after_mlp = {};
 };
 
-/// Rotary position embedding.
+/// Rotary position embedding: of the pairs (i, i + E/2) of a head's dims, the first r/2 rotate. A
+/// family whose folders pair dims in another way stores the heads' rows in another order
+/// (StateDictBuilder::rotary()).
 struct Rope {
   double theta;                             ///< base of the frequencies
+  std::int64_t dims = 0;                    ///< r: dims of a head that rotate; 0: all E
   std::optional<RopeScaling> scaling = {};  ///< of the frequencies
   bool operator==(const Rope&) const = default;
 };
@@ -47,6 +50,8 @@ struct LayerTraits {
 struct ModelTraits {
   std::vector<LayerTraits> layers;
   float embedding_scale = 1;  ///< factor on the embeddings of tokens, rounded to their dtype
+  float residual_scale = 1;   ///< factor on what a branch adds to the residual stream
+  float logit_scale = 1;      ///< factor on the logits
   float norm_offset = 0;      ///< added to the weights of RMSNorms
 };
 

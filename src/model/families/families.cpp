@@ -46,10 +46,10 @@ ParameterTable parameter_table(const ModelConfig& config) {
 
 StateDict state_dict(const ModelConfig& config, const ParameterTable& table) {
   const auto& family = family_named(config.family);
-  if (!config.lora) return family.state_dict(table);
+  if (!config.lora) return family.state_dict(config, table);
   // Folders know no adapters: they are those of the base model, whose parameters keep their names.
   const auto base = family.make_table(config);
-  auto dict = family.state_dict(base);
+  auto dict = family.state_dict(config, base);
   std::map<std::string_view, ParameterId> ids;
   for (std::size_t i = 0; i < table.parameters.size(); ++i)
     ids[table.parameters[i].name] = static_cast<ParameterId>(i);

@@ -136,7 +136,7 @@ ModelTraits gpt2_traits(const ModelConfig& c) {
 }
 
 /// GPT-2's layers store (in, out), transformers' Conv1D, and c_attn fuses q, k and v.
-StateDict gpt2_state_dict(const ParameterTable& table) {
+StateDict gpt2_state_dict(const ModelConfig& /*config*/, const ParameterTable& table) {
   StateDictBuilder dict(table);
   for (std::size_t i = 0; i < table.parameters.size(); ++i) {
     const auto id = static_cast<ParameterId>(i);

@@ -86,7 +86,8 @@ constexpr const char* phi3_dropouts[] = {"resid_pdrop", "embd_pdrop", "attention
 
 constexpr LlamaVariant phi3{.keys = {"sliding_window", "dropout"},
                             .scales_rope = false,
-                            .fuses_linears = true,
+                            .fuses_qkv = true,
+                            .fuses_gate_up = true,
                             .dropout_names = phi3_dropouts};
 
 constexpr const char* hunyuan_unread[] = {
@@ -102,6 +103,58 @@ constexpr LlamaVariant hunyuan{.keys = {"attention_bias"},
                                .stretches_rope = true,
                                .unread_names = hunyuan_unread,
                                .names = {.q_norm = "query_layernorm", .k_norm = "key_layernorm"}};
+
+constexpr LlamaVariant ernie{.keys = {"attention_bias", "mlp_bias"},
+                             .set_defaults =
+                                 [](ModelConfig& c) {
+                                   c.tie_word_embeddings = true;
+                                   c.rope_theta = 5e5;
+                                 },
+                             .needs_num_key_value_heads = true,
+                             .needs_head_dim = true,
+                             .rotary_pairs = RotaryPairs::interleaved,
+                             .bias_name = "use_bias"};
+
+constexpr LlamaVariant glm4{.keys = {"attention_bias", "partial_rotary_factor"},
+                            .set_defaults =
+                                [](ModelConfig& c) {
+                                  c.rms_norm_eps = 1.5625e-7;
+                                  c.attention_bias = true;
+                                  c.partial_rotary_factor = 0.5;
+                                },
+                            .needs_num_key_value_heads = true,
+                            .needs_head_dim = true,
+                            .o_bias = &ModelConfig::attention_out_bias,
+                            .rotary_pairs = RotaryPairs::interleaved,
+                            .fuses_gate_up = true,
+                            .names = {.norm_after_attention = "post_self_attn_layernorm",
+                                      .norm_after_mlp = "post_mlp_layernorm"}};
+
+constexpr LlamaVariant granite{
+    .keys = {"attention_bias", "mlp_bias", "attention_multiplier", "embedding_multiplier",
+             "residual_multiplier", "logits_scaling"},
+    .set_defaults = [](ModelConfig& c) {
+      c.rms_norm_eps = 1e-6;
+      c.attention_multiplier = 1;
+    }};
+
+constexpr LlamaVariant arcee{.keys = {"attention_bias", "mlp_bias"},
+                             .activation = ops::Activation::squared_relu,
+                             .activation_name = {"hidden_act", "relu2"}};
+
+constexpr LlamaVariant gemma{.keys = {"attention_bias"},
+                             .set_defaults =
+                                 [](ModelConfig& c) {
+                                   c.rms_norm_eps = 1e-6;
+                                   c.tie_word_embeddings = true;
+                                 },
+                             .needs_num_key_value_heads = true,
+                             .needs_head_dim = true,
+                             .activation = ops::Activation::geglu,
+                             .activation_name = {"hidden_act", "gelu_pytorch_tanh"},
+                             .old_activation_name = {"hidden_activation", "gelu"},
+                             .norm_offset = 1,
+                             .scales_embedding = true};
 
 constexpr LlamaVariant gemma3{.keys = {"attention_bias", "sliding_window", "layer_types",
                                        "rope_local_base_freq", "query_pre_attn_scalar"},
@@ -166,6 +219,11 @@ constexpr Family all_families[] = {
     llama_like<seed_oss>("seed_oss", "SeedOssForCausalLM"),
     llama_like<phi3>("phi3", "Phi3ForCausalLM"),
     llama_like<hunyuan>("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM"),
+    llama_like<ernie>("ernie4_5", "Ernie4_5ForCausalLM"),
+    llama_like<glm4>("glm4", "Glm4ForCausalLM"),
+    llama_like<granite>("granite", "GraniteForCausalLM"),
+    llama_like<arcee>("arcee", "ArceeForCausalLM"),
+    llama_like<gemma>("gemma", "GemmaForCausalLM"),
     llama_like<gemma3>("gemma3_text", "Gemma3ForCausalLM"),
     llama_like<mixtral>("mixtral", "MixtralForCausalLM"),
     llama_like<qwen3_moe>("qwen3_moe", "Qwen3MoeForCausalLM"),

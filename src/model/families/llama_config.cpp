@@ -16,10 +16,16 @@ std::int64_t read_size(const ConfigKeys& keys, const char* key, bool needed) {
 }
 
 void refuse_what_is_not_computed(const LlamaVariant& variant, const ConfigKeys& keys) {
-  const auto [key, computed] = variant.activation_name;
-  const auto activation = keys.text(key);
-  validate(activation.empty() || activation == computed, "{}: {} is '{}'; llamesh computes {}",
-           keys.name(), key, excerpt(activation), computed);
+  const auto& [key, computed] = variant.activation_name;
+  const auto& [old_key, old] = variant.old_activation_name;
+  const auto refuse_other = [&](const char* name, std::string_view also) {
+    const auto activation = keys.text(name);
+    validate(activation.empty() || activation == computed || activation == also,
+             "{}: {} is '{}'; llamesh computes {}", keys.name(), name, excerpt(activation),
+             computed);
+  };
+  refuse_other(key, old != nullptr ? old : computed);
+  if (old_key != nullptr) refuse_other(old_key, computed);
   if (variant.takes("dropout")) return;
   const auto* dropout = keys.find("attention_dropout");
   validate(dropout == nullptr || *dropout == 0, "{}: attention_dropout is {}; llamesh has none",
@@ -88,6 +94,16 @@ void read_no_rope_layers(const ConfigKeys& keys, ModelConfig& c) {
   c.no_rope_layers.resize(static_cast<std::size_t>(c.num_hidden_layers));
 }
 
+/// Reads one key for all biases.
+void read_bias(const LlamaVariant& variant, const ConfigKeys& keys, ModelConfig& c) {
+  c.attention_bias = c.mlp_bias = keys.flag(variant.bias_name);
+}
+
+void write_bias(const LlamaVariant& variant, const ModelConfig& c, nlohmann::ordered_json& json) {
+  for (const auto* key : {"attention_bias", "mlp_bias"}) json.erase(key);
+  json[variant.bias_name] = c.attention_bias;
+}
+
 void write_window(const LlamaVariant& variant, const ModelConfig& c, nlohmann::ordered_json& json) {
   if (!variant.takes("sliding_window")) return;
   json["sliding_window"] =
@@ -146,6 +162,9 @@ void read_llama_config(const LlamaVariant& variant, const ConfigKeys& keys, Mode
   if (variant.expert_count) read_experts(variant, keys, c);
   read_window(variant, keys, c);
   if (variant.takes("no_rope_layers")) read_no_rope_layers(keys, c);
+  if (variant.bias_name != nullptr) read_bias(variant, keys, c);
+  validate(!variant.takes("attention_multiplier") || c.attention_multiplier > 0,
+           "{}: attention_multiplier is 0; it must be above 0", keys.name());
   if (variant.takes("dropout"))
     c.dropout = read_dropout(keys, variant.dropout_names, variant.default_dropout);
   read_rope(variant, keys, c);
@@ -158,6 +177,7 @@ void write_llama_config(const LlamaVariant& variant, const ModelConfig& c,
   json["num_key_value_heads"] = c.num_key_value_heads;
   json["head_dim"] = c.head_dim;
   if (variant.expert_count) write_experts(variant, c, json);
+  if (variant.bias_name != nullptr) write_bias(variant, c, json);
   write_window(variant, c, json);
   write_rope(variant, c, json);
   if (variant.takes("layer_types")) json["layer_types"] = c.layer_types;
@@ -168,6 +188,9 @@ void write_llama_config(const LlamaVariant& variant, const ModelConfig& c,
 
 void check_llama_config(const LlamaVariant& variant, const ModelConfig& c) {
   check_rope(variant, c);
+  validate(variant.bias_name == nullptr || c.attention_bias == c.mlp_bias,
+           "model.attention_bias is {} and mlp_bias {}; the family {} has both or none",
+           c.attention_bias, c.mlp_bias, c.family);
   if (variant.expert_count) check_experts(c);
 }
 

@@ -30,8 +30,8 @@ struct ExpertCountNames {
 
 /// Key and value by which config.json names the activation.
 struct ActivationName {
-  const char* key;
-  const char* value;
+  const char* key = nullptr;
+  const char* value = nullptr;
 };
 
 /// Keys of every family whose layer is Llama's.
@@ -62,8 +62,9 @@ struct LlamaVariant {
   /// RoPE of type `dynamic` with an `alpha` stretches rope_theta by alpha^(E / (E - 2)).
   bool stretches_rope = false;
   bool scales_rope = true;  ///< whether the family has rope_scaling of llamesh's types
-  /// Folders fuse q, k and v as qkv_proj, and gate and up as gate_up_proj.
-  bool fuses_linears = false;
+  RotaryPairs rotary_pairs = RotaryPairs::halves;
+  bool fuses_qkv = false;      ///< folders store q, k and v as qkv_proj
+  bool fuses_gate_up = false;  ///< folders store gate and up as gate_up_proj
   /// The keys that the family's dropout has in config.json, and their default.
   std::span<const char* const> dropout_names = {};
   double default_dropout = 0;
@@ -71,6 +72,10 @@ struct LlamaVariant {
   std::span<const char* const> unread_names = {};
   ops::Activation activation = ops::Activation::swiglu;
   ActivationName activation_name = {"hidden_act", "silu"};
+  /// Older folders have this key for it as well, and this value for it under either.
+  ActivationName old_activation_name = {};
+  /// The key for attention_bias and mlp_bias, which must then be equal; null: their own names.
+  const char* bias_name = nullptr;
   float norm_offset = 0;                              ///< ModelTraits::norm_offset
   bool scales_embedding = false;                      ///< by the square root of hidden_size
   std::optional<ExpertCountNames> expert_count = {};  ///< for families with experts
@@ -89,9 +94,10 @@ void write_llama_config(const LlamaVariant& variant, const ModelConfig& config,
 void check_llama_config(const LlamaVariant& variant, const ModelConfig& config);
 ParameterTable make_llama_table(const LlamaVariant& variant, const ModelConfig& config);
 ModelTraits llama_traits(const LlamaVariant& variant, const ModelConfig& config);
-/// Folders have a tensor for each expert: EXPERTS.number.NAME.weight.
-StateDict experts_state_dict(const ParameterTable& table);
-StateDict fused_state_dict(const ParameterTable& table);
+/// Folders have a tensor for each expert, EXPERTS.number.NAME.weight, and fused or reordered ones
+/// by the variant.
+StateDict llama_state_dict(const LlamaVariant& variant, const ModelConfig& config,
+                           const ParameterTable& table);
 
 /// Reads the RoPE parameters: rope_parameters in transformers 5, or rope_theta and rope_scaling in
 /// older versions.
@@ -118,9 +124,10 @@ constexpr Family llama_like(std::string_view name, std::string_view architecture
       .check = [](const ModelConfig& c) { check_llama_config(variant, c); },
       .make_table = [](const ModelConfig& c) { return make_llama_table(variant, c); },
       .traits = [](const ModelConfig& c) { return llama_traits(variant, c); },
-      .state_dict = variant.expert_count    ? experts_state_dict
-                    : variant.fuses_linears ? fused_state_dict
-                                            : plain_state_dict};
+      .state_dict =
+          [](const ModelConfig& c, const ParameterTable& table) {
+            return llama_state_dict(variant, c, table);
+          }};
 }
 
 }  // namespace llamesh::model

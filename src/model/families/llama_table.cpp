@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <string_view>
 #include <utility>
 
@@ -39,16 +41,18 @@ void add_attention(TableBuilder& add, ModuleId layer, const LlamaVariant& varian
   if (c.*variant.o_bias) add.bias(o_proj);
 }
 
-void add_mlp(TableBuilder& add, ModuleId layer, const ModelConfig& c) {
+void add_mlp(TableBuilder& add, ModuleId layer, const LlamaVariant& variant, const ModelConfig& c) {
   const Blocks features{"intermediate_size", c.intermediate_size};
   const Shape in{c.intermediate_size, c.hidden_size};
   const auto mlp = add.child(layer, "mlp");
-  const auto gate_proj = add.linear(mlp, "gate_proj", in, Role::column, features);
-  const auto up_proj = add.linear(mlp, "up_proj", in, Role::column, features);
-  const auto down_proj =
-      add.linear(mlp, "down_proj", {c.hidden_size, c.intermediate_size}, Role::row, features);
+  std::vector<WeightModule> linears;
+  if (ops::inputs_of(variant.activation) == 2)
+    linears.push_back(add.linear(mlp, "gate_proj", in, Role::column, features));
+  linears.push_back(add.linear(mlp, "up_proj", in, Role::column, features));
+  linears.push_back(
+      add.linear(mlp, "down_proj", {c.hidden_size, c.intermediate_size}, Role::row, features));
   if (c.mlp_bias)
-    for (const auto& linear : {gate_proj, up_proj, down_proj}) add.bias(linear);
+    for (const auto& linear : linears) add.bias(linear);
 }
 
 void add_experts(TableBuilder& add, ModuleId layer, const LayerNames& names, const ModelConfig& c) {
@@ -70,7 +74,7 @@ void add_llama_layer(TableBuilder& add, ModuleId layer, const LlamaVariant& vari
   if (c.has_experts(index))
     add_experts(add, layer, names, c);
   else
-    add_mlp(add, layer, c);
+    add_mlp(add, layer, variant, c);
   for (const auto name : {names.norm_before_attention, names.norm_after_attention,
                           names.norm_before_mlp, names.norm_after_mlp})
     if (!name.empty()) add.norm(layer, name, c.hidden_size);
@@ -97,17 +101,27 @@ ParameterTable make_llama_table(const LlamaVariant& variant, const ModelConfig& 
 
 namespace {
 
+/// Returns 0 for the square root of head_dim.
+float score_divisor(const ModelConfig& c) {
+  if (c.attention_multiplier > 0) return static_cast<float>(1 / c.attention_multiplier);
+  return std::sqrt(static_cast<float>(c.query_pre_attn_scalar));
+}
+
 std::optional<Rope> rope_of(const LlamaVariant& variant, const ModelConfig& c, std::size_t layer) {
   if (!c.rotates(layer)) return std::nullopt;
   const bool windowed = c.window(layer) > 0;
-  const Rope rope{.theta = c.rope_theta, .scaling = c.rope_scaling};
+  const auto unscaled = [&](double theta) {
+    return Rope{.theta = theta, .dims = c.rotary_dims(), .scaling = {}};
+  };
+  auto rope = unscaled(c.rope_theta);
+  rope.scaling = c.rope_scaling;
   switch (variant.window_rope) {
     case WindowRope::same:
       return rope;
     case WindowRope::own_base:
-      return windowed ? Rope{.theta = c.rope_local_base_freq} : rope;
+      return windowed ? unscaled(c.rope_local_base_freq) : rope;
     case WindowRope::unscaled:
-      return windowed ? Rope{.theta = c.rope_theta} : rope;
+      return windowed ? unscaled(c.rope_theta) : rope;
     case WindowRope::only_windowed:
       return windowed || c.sliding_window == 0 ? std::optional(rope) : std::nullopt;
   }
@@ -117,45 +131,57 @@ std::optional<Rope> rope_of(const LlamaVariant& variant, const ModelConfig& c, s
 }  // namespace
 
 ModelTraits llama_traits(const LlamaVariant& variant, const ModelConfig& c) {
-  ModelTraits traits{.layers = {}, .norm_offset = variant.norm_offset};
+  ModelTraits traits{.layers = {},
+                     .embedding_scale = static_cast<float>(c.embedding_multiplier),
+                     .residual_scale = static_cast<float>(c.residual_multiplier),
+                     .logit_scale = static_cast<float>(1 / c.logits_scaling),
+                     .norm_offset = variant.norm_offset};
   if (variant.scales_embedding)
     traits.embedding_scale = std::sqrt(static_cast<float>(c.hidden_size));
   for (std::size_t i = 0; std::cmp_less(i, c.num_hidden_layers); ++i)
-    traits.layers.push_back(
-        {.names = variant.names,
-         .activation = variant.activation,
-         .window = c.window(i),
-         .rope = rope_of(variant, c, i),
-         .rotates_before_norm = variant.rotates_before_norm,
-         .score_divisor = std::sqrt(static_cast<float>(c.query_pre_attn_scalar))});
+    traits.layers.push_back({.names = variant.names,
+                             .activation = variant.activation,
+                             .window = c.window(i),
+                             .rope = rope_of(variant, c, i),
+                             .rotates_before_norm = variant.rotates_before_norm,
+                             .score_divisor = score_divisor(c)});
   return traits;
 }
 
-StateDict experts_state_dict(const ParameterTable& table) {
-  StateDictBuilder dict(table);
-  for (std::size_t i = 0; i < table.parameters.size(); ++i) {
-    const auto id = static_cast<ParameterId>(i);
-    if (is_stacked(table[id].role))
-      dict.unstacked(id);
-    else
-      dict.plain(id);
-  }
-  return dict.take();
+namespace {
+
+/// Returns the name of the module that fuses this one in the folders; empty: none does.
+std::string_view fused_as(const LlamaVariant& variant, std::string_view module) {
+  const auto is = [&](std::initializer_list<std::string_view> names) {
+    return std::ranges::find(names, module) != names.end();
+  };
+  if (variant.fuses_qkv && is({"q_proj", "k_proj", "v_proj"})) return "qkv_proj";
+  if (variant.fuses_gate_up && is({"gate_proj", "up_proj"})) return "gate_up_proj";
+  return {};
 }
 
-StateDict fused_state_dict(const ParameterTable& table) {
+/// Returns true if the rows of the module's parameters are dims of heads that may rotate.
+bool has_rotary_rows(const LayerNames& names, std::string_view module) {
+  return module == names.q_proj || module == names.k_proj || module == names.q_norm ||
+         module == names.k_norm;
+}
+
+}  // namespace
+
+StateDict llama_state_dict(const LlamaVariant& variant, const ModelConfig& c,
+                           const ParameterTable& table) {
   StateDictBuilder dict(table);
+  const RotaryOrder order{c.head_dim, c.rotary_dims(), variant.rotary_pairs};
   for (std::size_t i = 0; i < table.parameters.size(); ++i) {
     const auto id = static_cast<ParameterId>(i);
-    const auto& [name, parent, parameters] = table[table[id].module];
-    const auto part = std::string_view(name).substr(name.rfind('.') + 1);
-    const auto fused = [&](std::string_view as) {
-      dict.fused(fmt::format("{}.{}.weight", table[parent].name, as), id, /*transposed=*/false);
-    };
-    if (part == "q_proj" || part == "k_proj" || part == "v_proj")
-      fused("qkv_proj");
-    else if (part == "gate_proj" || part == "up_proj")
-      fused("gate_up_proj");
+    const auto& [path, parent, parameters] = table[table[id].module];
+    const auto module = std::string_view(path).substr(path.rfind('.') + 1);
+    if (const auto fused = fused_as(variant, module); !fused.empty())
+      dict.fused(fmt::format("{}.{}.weight", table[parent].name, fused), id, /*transposed=*/false);
+    else if (is_stacked(table[id].role))
+      dict.unstacked(id);
+    else if (has_rotary_rows(variant.names, module))
+      dict.rotary(id, order);
     else
       dict.plain(id);
   }

@@ -18,11 +18,17 @@ std::int64_t original_positions(const ConfigKeys& keys, const ConfigKeys& rope) 
   return rope.has(original_key) ? rope.size(original_key) : keys.size("max_position_embeddings");
 }
 
+/// Returns yarn's attention_factor by DeepSeek's keys; 0 unless there are both, as in transformers.
+double attention_factor_by_mscale(const ConfigKeys& rope, double factor) {
+  const double mscale = rope.number("mscale", 0), all_dim = rope.number("mscale_all_dim", 0);
+  if (mscale == 0 || all_dim == 0) return 0;
+  const double growth = factor <= 1 ? 0 : 0.1 * std::log(factor);
+  return (mscale * growth + 1) / (all_dim * growth + 1);
+}
+
 RopeScaling read_yarn(const ConfigKeys& rope) {
-  for (const auto* key : {"mscale", "mscale_all_dim"})
-    validate(!rope.has(key), "{}: {} is {}; llamesh computes yarn with attention_factor only",
-             rope.name(), key, rope.shown(key));
   RopeScaling s{.rope_type = RopeType::yarn, .factor = rope.number("factor")};
+  s.attention_factor = attention_factor_by_mscale(rope, s.factor);
   s.attention_factor = rope.number("attention_factor", s.attention_factor);
   s.beta_fast = rope.number("beta_fast", s.beta_fast);
   s.beta_slow = rope.number("beta_slow", s.beta_slow);
@@ -69,10 +75,12 @@ void refuse_ambiguous_blocks(const ConfigKeys& keys, const ConfigKeys& rope) {
            "{}: type is set, but not rope_type; name it rope_type", rope.name());
 }
 
-void check_whole_heads(const ConfigKeys& at) {
-  validate(at.number("partial_rotary_factor", 1) == 1,
-           "{}: partial_rotary_factor is {}; llamesh rotates whole heads", at.name(),
-           at.shown("partial_rotary_factor"));
+void read_rotary_factor(const LlamaVariant& variant, const ConfigKeys& at, ModelConfig& c) {
+  c.partial_rotary_factor = at.number("partial_rotary_factor", c.partial_rotary_factor);
+  validate(
+      c.partial_rotary_factor == 1 || variant.takes("partial_rotary_factor"),
+      "{}: partial_rotary_factor is {}; llamesh computes the family {} with whole heads rotated",
+      at.name(), at.shown("partial_rotary_factor"), c.family);
 }
 
 /// Reads rope_scaling or rope_parameters, which may have a block for each type of layer.
@@ -99,7 +107,7 @@ class RopeBlocks {
 
  private:
   std::optional<RopeScaling> read_block(const ConfigKeys& rope, double& theta) const {
-    check_whole_heads(rope);
+    read_rotary_factor(variant_, rope, c_);
     theta = rope.number("rope_theta", theta);
     if (variant_.stretches_rope && type_of(rope) == "dynamic" && rope.has("alpha")) {
       theta *= stretch(rope);
@@ -155,7 +163,7 @@ nlohmann::ordered_json scaling_block(const RopeScaling& s) {
 
 void read_rope(const LlamaVariant& variant, const ConfigKeys& keys, ModelConfig& c) {
   keys.ignore({"rope_scaling", "rope_parameters", original_key});
-  check_whole_heads(keys);
+  read_rotary_factor(variant, keys, c);
   validate(
       !variant.needs_rope_theta || keys.has("rope_theta") || has_block(keys, "rope_parameters"),
       "{}: rope_theta is missing", keys.name());
@@ -175,6 +183,8 @@ void read_rope(const LlamaVariant& variant, const ConfigKeys& keys, ModelConfig&
 
 void write_rope(const LlamaVariant& variant, const ModelConfig& c, nlohmann::ordered_json& json) {
   json["rope_theta"] = c.rope_theta;
+  if (variant.takes("partial_rotary_factor"))
+    json["partial_rotary_factor"] = c.partial_rotary_factor;
   const auto full = c.rope_scaling ? scaling_block(*c.rope_scaling)
                                    : nlohmann::ordered_json{{"rope_type", "default"}};
   if (variant.window_rope != WindowRope::unscaled || c.rope_theta == olmo3_window_theta) {
@@ -191,6 +201,11 @@ void check_rope(const LlamaVariant& variant, const ModelConfig& c) {
            "model.rope_scaling is set; llamesh computes the family {} without it", c.family);
   validate(c.head_dim % 2 == 0, "model.head_dim is {}; rotary embedding needs an even number",
            c.head_dim);
+  validate(
+      c.rotary_dims() % 2 == 0 && c.rotary_dims() > 0,
+      "model.partial_rotary_factor {} rotates {} dims of head_dim {}; rotary embedding needs an "
+      "even number",
+      c.partial_rotary_factor, c.rotary_dims(), c.head_dim);
   validate(c.rope_theta > 1, "model.rope_theta is {}; it must be above 1", c.rope_theta);
   validate(c.rope_local_base_freq > 1, "model.rope_local_base_freq is {}; it must be above 1",
            c.rope_local_base_freq);

@@ -21,9 +21,9 @@ double by_wavelength(double frequency, const RopeScaling& s) {
 
 /// Blends frequencies i that rotate between beta_slow and beta_fast times over the original context
 /// (Hugging Face's _compute_yarn_parameters).
-double by_rotations(double frequency, std::int64_t i, const Rope& rope, std::int64_t head_dim) {
+double by_rotations(double frequency, std::int64_t i, const Rope& rope, std::int64_t dims) {
   const RopeScaling& s = *rope.scaling;
-  const auto dim = static_cast<double>(head_dim);
+  const auto dim = static_cast<double>(dims);
   const auto context = static_cast<double>(s.original_max_position_embeddings);
   const auto dim_with = [&](double rotations) {
     return dim * std::log(context / (rotations * 2 * std::numbers::pi)) /
@@ -37,7 +37,7 @@ double by_rotations(double frequency, std::int64_t i, const Rope& rope, std::int
   return ramp * frequency / s.factor + (1 - ramp) * frequency;
 }
 
-double scaled(double frequency, std::int64_t i, const Rope& rope, std::int64_t head_dim) {
+double scaled(double frequency, std::int64_t i, const Rope& rope, std::int64_t dims) {
   if (!rope.scaling) return frequency;
   switch (rope.scaling->rope_type) {
     case RopeType::linear:
@@ -45,7 +45,7 @@ double scaled(double frequency, std::int64_t i, const Rope& rope, std::int64_t h
     case RopeType::llama3:
       return by_wavelength(frequency, *rope.scaling);
     case RopeType::yarn:
-      return by_rotations(frequency, i, rope, head_dim);
+      return by_rotations(frequency, i, rope, dims);
   }
   return frequency;
 }
@@ -53,12 +53,14 @@ double scaled(double frequency, std::int64_t i, const Rope& rope, std::int64_t h
 }  // namespace
 
 std::vector<double> rope_frequencies(const Rope& rope, std::int64_t head_dim) {
+  const auto dims = rope.dims > 0 ? rope.dims : head_dim;
   std::vector<double> frequencies;
-  for (std::int64_t i = 0; i < head_dim / 2; ++i) {
+  for (std::int64_t i = 0; i < dims / 2; ++i) {
     const double f =
-        std::pow(rope.theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
-    frequencies.push_back(scaled(f, i, rope, head_dim));
+        std::pow(rope.theta, -2.0 * static_cast<double>(i) / static_cast<double>(dims));
+    frequencies.push_back(scaled(f, i, rope, dims));
   }
+  frequencies.resize(static_cast<std::size_t>(head_dim / 2), 0.0);
   return frequencies;
 }
 
@@ -76,8 +78,9 @@ void rope_table(const Rope& rope, std::int64_t head_dim, std::span<float> out) {
   for (std::size_t t = 0; t < out.size() / (2 * half); ++t)
     for (std::size_t i = 0; i < half; ++i) {
       const double angle = static_cast<double>(t) * frequencies[i];
-      out[t * 2 * half + i] = static_cast<float>(magnitude * std::cos(angle));
-      out[t * 2 * half + half + i] = static_cast<float>(magnitude * std::sin(angle));
+      const double length = frequencies[i] == 0 ? 1 : magnitude;
+      out[t * 2 * half + i] = static_cast<float>(length * std::cos(angle));
+      out[t * 2 * half + half + i] = static_cast<float>(length * std::sin(angle));
     }
 }
 

@@ -12,12 +12,12 @@
 /// E is the head dim, P a number of positions.
 namespace llamesh::model {
 
-/// Returns the E/2 rotary frequencies theta^(-2i/E), in radians per position. With scaling, long
-/// wavelengths are stretched by `factor`, and those between two bounds are blended (Hugging Face's
-/// modeling_rope_utils.py).
+/// Returns the E/2 rotary frequencies, in radians per position: theta^(-2i/r) for the r dims that
+/// rotate, then zeros. With scaling, long wavelengths are stretched by `factor`, and those between
+/// two bounds are blended (Hugging Face's modeling_rope_utils.py).
 std::vector<double> rope_frequencies(const Rope& rope, std::int64_t head_dim);
 
-/// Returns the factor on all rotated queries and keys, yarn's attention_factor.
+/// Returns the factor on what rotates of queries and keys, yarn's attention_factor.
 double rope_magnitude(const Rope& rope);
 
 /// out (P, E) fp32: per position E/2 cosines, then E/2 sines, times rope_magnitude().

@@ -44,14 +44,21 @@ Residual ResidualBranch::leave(const BlockContext& ctx) {
     const UnshardGuard guard(ctx.weights, after_->module, ctx.pass);
     norm(ctx, *after_, {t.output, {}}, {}, ctx.delta, t.after);
   }
+  if (ctx.traits.residual_scale != 1) ops::scale(ctx.stream, ctx.delta, ctx.traits.residual_scale);
   return {t.stream, ctx.delta};
 }
 
 Tensor ResidualBranch::leave_backward(const BlockContext& ctx) {
-  if (!after_) return ctx.d_residual;
+  Tensor dy = ctx.d_residual;
+  if (const float scale = ctx.traits.residual_scale; scale != 1) {
+    dy = ctx.delta;
+    ops::copy(ctx.stream, dy, ctx.d_residual);
+    ops::scale(ctx.stream, dy, scale);
+  }
+  if (!after_) return dy;
   const UnshardGuard guard(ctx.weights, after_->module, Pass::backward);
-  norm_backward(ctx, *after_, {.x = tensors_.output, .dy = ctx.d_residual, .dx = ctx.delta},
-                tensors_.after, Accumulate::no);
+  norm_backward(ctx, *after_, {.x = tensors_.output, .dy = dy, .dx = ctx.delta}, tensors_.after,
+                Accumulate::no);
   return ctx.delta;
 }
 

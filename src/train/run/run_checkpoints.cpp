@@ -167,7 +167,7 @@ StartEvent RunCheckpoints::initialize_weights() {
     folders.push_back("the weights of " + pretrained.hf);
   }
   if (!pretrained.adapters.empty()) {
-    checkpoint::load_adapters(pretrained.adapters, state_, world_);
+    checkpoint::load_adapters(pretrained.adapters, setup_.inputs.model, state_, world_);
     folders.push_back("the adapters of " + pretrained.adapters);
   }
   trainer_.resume_from(0, 0);

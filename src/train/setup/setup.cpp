@@ -147,7 +147,8 @@ void check_start(const Inputs& in, const model::ParameterTable& table) {
   else {
     if (in.pretrained.load_weights)
       checkpoint::HfModel(in.pretrained.hf, in.model, table).check_fits();
-    if (!in.pretrained.adapters.empty()) checkpoint::PeftFolder(in.pretrained.adapters, table);
+    if (!in.pretrained.adapters.empty())
+      checkpoint::PeftFolder(in.pretrained.adapters, in.model, table);
   }
 }
 

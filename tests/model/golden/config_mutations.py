@@ -57,6 +57,14 @@ MODELS = {
     "hunyuan": ("hunyuan_v1_dense", SHAPE | {"head_dim": 6, "pad_token_id": None,
                                              "rope_parameters": {"rope_type": "dynamic", "alpha": 50.0, "factor": 1.0,
                                                                  "rope_theta": 500.0}}),
+    "ernie": ("ernie4_5", SHAPE | {"head_dim": 6, "pad_token_id": None, "tie_word_embeddings": True}),
+    "glm4": ("glm4", SHAPE | {"head_dim": 8, "pad_token_id": None, "attention_bias": True, "partial_rotary_factor": 0.5,
+                              "eos_token_id": None}),
+    "granite": ("granite", SHAPE | {"attention_multiplier": 0.25, "embedding_multiplier": 3.0, "residual_multiplier": 0.5,
+                                    "logits_scaling": 2.0}),
+    "arcee": ("arcee", SHAPE | {"head_dim": 6, "rope_parameters": YARN | {"mscale": 1.5, "mscale_all_dim": 0.5},
+                                "bos_token_id": None, "eos_token_id": None}),
+    "gemma": ("gemma", SHAPE | {"head_dim": 6, "pad_token_id": None}),
     "mixtral": ("mixtral", SHAPE | EXPERTS | {"num_local_experts": 4}),
     "qwen3_moe": ("qwen3_moe", SHAPE | OWN_SIZE | {"num_experts": 4, "mlp_only_layers": [1]}),
 }
@@ -70,12 +78,13 @@ OTHER_KEYS = ("is_causal", "rope_theta", "rope_scaling", "original_max_position_
               "layer_norm_epsilon", "rms_norm_eps", "decoder_sparse_step", "mlp_only_layers", "moe_intermediate_size",
               "router_aux_loss_coef", "output_router_logits", "router_jitter_noise", "scale_attn_weights",
               "quantization_config", "attention_dropout", "hidden_act", "hidden_activation", "query_pre_attn_scalar",
-              "rope_local_base_freq", "sliding_window_pattern", "no_rope_layer_interval", "attention_out_bias", "residual_dropout", "resid_pdrop", "use_bidirectional_attention", "attn_logit_softcapping")
+              "rope_local_base_freq", "sliding_window_pattern", "no_rope_layer_interval", "attention_out_bias", "residual_dropout", "resid_pdrop", "use_bidirectional_attention", "attn_logit_softcapping",
+              "embedding_multiplier", "logits_scaling", "use_bias")
 # Keys that mean nothing here, of which one stands for all (use_cache), and those that choose the family.
 ALIKE = ("architectures", "model_type", "transformers_version", "bos_token_id", "eos_token_id", "pad_token_id", "output_hidden_states",
          "output_attentions", "return_dict", "chunk_size_feed_forward", "problem_type", "is_encoder_decoder", "dtype",
          "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout")
-IN_ROPE = ("type", "alpha", "mscale", "attention_factor", "beta_fast", "truncate", "partial_rotary_factor", "original_max_position_embeddings",
+IN_ROPE = ("type", "alpha", "mscale", "mscale_all_dim", "attention_factor", "beta_fast", "truncate", "partial_rotary_factor", "original_max_position_embeddings",
            "rope_theta", "mrope_section")
 MEANINGFUL = {
     "rope_type": ["default", "linear", "llama3", "yarn", "dynamic"], "type": ["default", "linear", "yarn"],
@@ -84,7 +93,7 @@ MEANINGFUL = {
     "layer_types": [["full_attention"] * 3, ["sliding_attention"] * 3, ["full_attention", "sliding_attention", "full_attention"],
                     ["full_attention", "sliding_attention", "sliding_attention"]],
     "hidden_activation": ["gelu_pytorch_tanh", "gelu", "silu"], "final_logit_softcapping": [30.0], "attn_logit_softcapping": [30.0],
-    "hidden_act": ["silu", "gelu", "swish", "relu"], "activation_function": ["gelu_new", "gelu_pytorch_tanh", "gelu", "relu", "gelu_fast"],
+    "hidden_act": ["silu", "gelu", "swish", "relu", "relu2", "gelu_pytorch_tanh"], "activation_function": ["gelu_new", "gelu_pytorch_tanh", "gelu", "relu", "gelu_fast"],
     "mlp_only_layers": [[0], [1, 2], [7], [-1], [0, 1, 2]], "num_experts_per_tok": [1, 3, 4, 9], "head_dim": [4, 8, 7],
     "no_rope_layers": [[1, 1, 1], [0, 0, 0], [1, 0], [1, 0, 2], [0, 1, 1, 1]], "no_rope_layer_interval": [2, 3],
     "sliding_window_pattern": [2, "LG", "LLG"], "alpha": [1.0, 20.0],

@@ -230,6 +230,34 @@ MODELS = {
                 "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 54,
                 "tie_word_embeddings": True, "initializer_range": 0.16,
                 "rope_parameters": {"rope_type": "dynamic", "alpha": 50.0, "factor": 1.0, "rope_theta": 10000.0}},
+    # ERNIE 4.5: RoPE of neighboring dims.
+    "ernie": {"model_type": "ernie4_5", "pad_token_id": None, "hidden_size": 24, "intermediate_size": 44,
+              "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 54, "rope_theta": 5e5,
+              "tie_word_embeddings": True, "initializer_range": 0.16, "use_bias": True},
+    # GLM-4: as ERNIE, of some dims; norms before and after both halves of a layer; gate and up fused in its folders.
+    "glm4": {"model_type": "glm4", "pad_token_id": None, "hidden_size": 28, "intermediate_size": 44,
+             "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 54, "rope_theta": 1e4,
+             "tie_word_embeddings": False, "initializer_range": 0.16, "attention_bias": True,
+             "partial_rotary_factor": 0.6},
+    # Granite: a multiplier for everything.
+    "granite": {"model_type": "granite", "pad_token_id": None, "hidden_size": 24, "intermediate_size": 44,
+                "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 54, "rope_theta": 1e4,
+                "tie_word_embeddings": True, "initializer_range": 0.16, "attention_multiplier": 0.25,
+                "embedding_multiplier": 3.0, "residual_multiplier": 0.375, "logits_scaling": 0.5},
+    # Arcee: squared ReLU without a gate.
+    "arcee": {"model_type": "arcee", "pad_token_id": None, "hidden_size": 24, "intermediate_size": 44,
+              "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 54, "rope_theta": 1e4,
+              "tie_word_embeddings": False, "initializer_range": 0.16, "mlp_bias": True,
+              "rope_scaling": {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 64,
+                               "mscale": 1.5, "mscale_all_dim": 0.5}},
+    # Gemma, the first.
+    "gemma": {"model_type": "gemma", "pad_token_id": None, "hidden_size": 24, "intermediate_size": 44,
+              "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 54,
+              "rms_norm_eps": 1e-6, "tie_word_embeddings": True, "initializer_range": 0.25},
+    # Adapters of layers whose rows its folders have in another order (see LORA).
+    "lora_glm4": {"model_type": "glm4", "pad_token_id": None, "hidden_size": 24, "intermediate_size": 44,
+                  "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 52,
+                  "tie_word_embeddings": False, "attention_bias": False, "partial_rotary_factor": 0.4},
 }
 # The lowest layer and parts of those above; parts of each layer above a trained embedding.
 FROZEN = {"frozen": ["model.embed_tokens.weight", "model.layers.0.*", "*.k_proj.*", "*.gate_proj.weight",
@@ -240,6 +268,7 @@ LORA = {
     "lora": {"r": 3, "lora_alpha": 7, "use_rslora": True,
              "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]},
     "lora_qwen2": {"r": 5, "lora_alpha": 8, "target_modules": ["down_proj", "q_proj", "v_proj"]},
+    "lora_glm4": {"r": 3, "lora_alpha": 5, "target_modules": ["q_proj", "k_proj", "v_proj", "down_proj"]},
     "lora_gpt2": {"r": 2, "lora_alpha": 3, "target_modules": ["c_fc", "c_proj"], "fan_in_fan_out": True},
 }
 LORA_CLIP_NORM = 0.1  # their gradients are smaller
@@ -254,6 +283,7 @@ SHAPES |= {name: (2, 98) for name in ("mixtral_8", "qwen3_moe_8")}
 SHAPES |= {"gpt2_96": (2, 96), "mixtral_aux": (2, 33), "qwen3_moe_aux": (2, 12), "qwen3_moe_dense": (2, 18)}
 SHAPES |= {name: (2, 98) for name in ("qwen3", "olmo2", "qwen3_switches", "olmo2_switches", "gpt2_switches", "gemma3")}
 SHAPES |= {name: (2, 98) for name in ("olmo3", "exaone4", "smollm3", "ministral", "seed_oss", "phi3", "hunyuan")}
+SHAPES |= {name: (2, 98) for name in ("ernie", "glm4", "granite", "arcee", "gemma")}
 DOCUMENT_LENGTHS = {name: [[5, 1, 57, 2, 20], [70, 15]] for name in ("packed", "packed_mistral", "packed_gpt2")}
 DOCUMENT_LENGTHS["long_mistral"] = [[600, 1, 423], [1000, 24]]
 
@@ -289,7 +319,7 @@ def make_model(config, collapsed=False):
                 parameter.normal_(std=0.3)
             elif parameter.dim() == 1:
                 parameter.uniform_(0.5, 1.5)
-                if model.config.model_type == "gemma3_text":  # computes 1 + weight
+                if model.config.model_type in ("gemma", "gemma3_text"):  # computes 1 + weight
                     parameter.sub_(1)
     if collapsed:
         collapse(model)
