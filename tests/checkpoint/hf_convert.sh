@@ -58,7 +58,7 @@ round_trips qwen2 1
 round_trips qwen3 1
 round_trips mistral 1
 round_trips olmo2 1
-for name in gemma3 olmo3 exaone4 smollm3 ministral seed_oss phi3 hunyuan ernie glm4 granite arcee gemma; do round_trips "$name" 2; done
+for name in gemma3 olmo3 exaone4 smollm3 ministral seed_oss phi3 hunyuan ernie glm4 granite arcee gemma nemotron starcoder2; do round_trips "$name" 2; done
 round_trips mixtral 1   # stacked
 round_trips qwen3_moe 2
 same "$folder/llama3_rope.1.fp32" "$folder/llama3_rope.2.fp32"

@@ -99,7 +99,8 @@ def check_of_peft(llamesh, work, name):
 
 def main(llamesh):
     models = {"lora": "{rank: 3, alpha: 7, rslora: true}", "lora_gpt2": "{rank: 2, targets: [c_fc, c_proj]}",
-              "lora_qwen2": "{rank: 5, alpha: 8, targets: [q_proj, v_proj, down_proj], init: gaussian}"}
+              "lora_qwen2": "{rank: 5, alpha: 8, targets: [q_proj, v_proj, down_proj], init: gaussian}",
+              "lora_glm4": "{rank: 3, alpha: 5, targets: [q_proj, k_proj, v_proj, down_proj]}"}
     with tempfile.TemporaryDirectory() as work:
         tokens = numpy.random.default_rng(1).integers(42, size=ROWS * LENGTH + 1).astype("<u2")
         tokens.tofile(f"{work}/tokens.bin")

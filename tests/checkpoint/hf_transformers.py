@@ -127,7 +127,7 @@ def main(llamesh):
         families += ("gemma3",)
     newer = {"olmo3": "Olmo3", "exaone4": "Exaone4", "smollm3": "SmolLM3", "ministral": "Ministral", "seed_oss": "SeedOss",
              "phi3": "Phi3", "hunyuan": "HunYuanDenseV1", "ernie": "Ernie4_5", "glm4": "Glm4", "granite": "Granite",
-             "arcee": "Arcee", "gemma": "Gemma"}
+             "arcee": "Arcee", "gemma": "Gemma", "nemotron": "Nemotron", "starcoder2": "Starcoder2"}
     newer = [name for name, prefix in newer.items() if hasattr(transformers, f"{prefix}Config")]
     models |= dict.fromkeys(newer, 2)
     families += tuple(newer)

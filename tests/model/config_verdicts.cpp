@@ -1,6 +1,6 @@
-// Reads a config.json on each line, and writes what llamesh makes of it on a line: its own
-// config.json of the same model, or null if it refuses it. tests/model/golden/config_mutations.py
-// compares with transformers.
+// Reads a config.json on each line, and writes what llamesh makes of it on a line, as JSON: its own
+// config.json of the same model, or the error message if it refuses it.
+// tests/model/golden/config_mutations.py compares with transformers, known_configs.py lists models.
 #include <spdlog/spdlog.h>
 
 #include <iostream>
@@ -16,8 +16,8 @@ int main() {
     try {
       const auto config = llamesh::model::parse_config_json(text, "config.json");
       std::cout << nlohmann::json::parse(llamesh::model::to_config_json(config)).dump() << '\n';
-    } catch (const llamesh::Error&) {
-      std::cout << "null\n";
+    } catch (const llamesh::Error& error) {
+      std::cout << nlohmann::json(error.what()).dump() << '\n';
     }
   }
 }

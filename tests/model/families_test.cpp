@@ -104,6 +104,8 @@ TEST(Families, ReadTheirKeys) {
   EXPECT_EQ(config("glm4").partial_rotary_factor, 0.5);
   EXPECT_TRUE(config("glm4").attention_bias);
   EXPECT_EQ(config("granite").attention_multiplier, 1);
+  EXPECT_EQ(config("nemotron", R"("norm_eps": 0.5)").layer_norm_epsilon, 0.5);
+  EXPECT_TRUE(config("starcoder2").mlp_bias);
   EXPECT_TRUE(config("ernie4_5", R"("use_bias": true)").mlp_bias);
   const auto factor = [](const char* more) {
     return config("llama", fmt::format(R"("max_position_embeddings": 128,
@@ -172,6 +174,9 @@ TEST(Families, WriteWhatTheyRead) {
       {"arcee", R"("rope_scaling": {"rope_type": "yarn", "factor": 4, "mscale": 1.0,
                    "mscale_all_dim": 0.5}, "max_position_embeddings": 128)"},
       {"gemma", R"("hidden_act": "gelu", "hidden_activation": null)"},
+      {"nemotron", R"("norm_eps": 1e-6, "partial_rotary_factor": 0.25)"},
+      {"starcoder2", R"("norm_epsilon": 1e-6, "use_bias": false, "sliding_window": 24,
+                        "embedding_dropout": 0.1)"},
       {"mixtral", R"("num_local_experts": 3, "sliding_window": 24)"},
       {"mixtral", R"("output_router_logits": true, "router_aux_loss_coef": 0.02)"},
       {"mixtral", R"("router_aux_loss_coef": 0)"},
@@ -383,7 +388,7 @@ TEST(Families, UnknownOnesAreToldWhichAreKnown) {
         "Qwen3ForCausalLM, Olmo2ForCausalLM, Olmo3ForCausalLM, Exaone4ForCausalLM, "
         "SmolLM3ForCausalLM, SeedOssForCausalLM, Phi3ForCausalLM, HunYuanDenseV1ForCausalLM, "
         "Ernie4_5ForCausalLM, Glm4ForCausalLM, GraniteForCausalLM, ArceeForCausalLM, "
-        "GemmaForCausalLM, "
+        "NemotronForCausalLM, Starcoder2ForCausalLM, GemmaForCausalLM, "
         "Gemma3ForCausalLM, MixtralForCausalLM, "
         "Qwen3MoeForCausalLM, GPT2LMHeadModel");
   }

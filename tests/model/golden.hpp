@@ -25,8 +25,8 @@ namespace llamesh::test {
 /// Golden models of families that differ from Llama by switches. Their sizes divide among two
 /// tensor ranks, and they have folders in golden/hf.
 inline constexpr const char* llama_variants[] = {
-    "gemma3",  "olmo3", "exaone4", "smollm3", "ministral", "seed_oss", "phi3",
-    "hunyuan", "ernie", "glm4",    "granite", "arcee",     "gemma"};
+    "gemma3", "olmo3", "exaone4", "smollm3", "ministral", "seed_oss", "phi3",      "hunyuan",
+    "ernie",  "glm4",  "granite", "arcee",   "gemma",     "nemotron", "starcoder2"};
 
 /// A tensor from a golden file, row-major.
 struct GoldenTensor {

@@ -195,7 +195,7 @@ TEST_F(MadeUpFamily, IsUnknownToOthers) {
         std::string(error.what()),
         "model.family 'lanter' is unknown; known: llama, mistral, ministral, qwen2, qwen3, olmo2, "
         "olmo3, exaone4, smollm3, seed_oss, phi3, hunyuan_v1_dense, ernie4_5, glm4, granite, "
-        "arcee, gemma, gemma3_text, mixtral, qwen3_moe, gpt2, lantern");
+        "arcee, nemotron, starcoder2, gemma, gemma3_text, mixtral, qwen3_moe, gpt2, lantern");
   }
 }
 

@@ -142,6 +142,37 @@ constexpr LlamaVariant arcee{.keys = {"attention_bias", "mlp_bias"},
                              .activation = ops::Activation::squared_relu,
                              .activation_name = {"hidden_act", "relu2"}};
 
+constexpr LlamaVariant nemotron{
+    .keys = {"attention_bias", "mlp_bias", "partial_rotary_factor", "layer_norm_epsilon"},
+    .set_defaults =
+        [](ModelConfig& c) {
+          c.partial_rotary_factor = 0.5;
+          c.initializer_range = 0.0134;
+        },
+    .activation = ops::Activation::squared_relu,
+    .activation_name = {"hidden_act", "relu2"},
+    .layer_norm_eps_name = "norm_eps",
+    .norm_offset = 1};
+
+constexpr const char* starcoder2_dropouts[] = {"attention_dropout", "residual_dropout",
+                                               "embedding_dropout"};
+
+constexpr LlamaVariant starcoder2{
+    .keys = {"attention_bias", "mlp_bias", "sliding_window", "layer_norm_epsilon", "dropout"},
+    .set_defaults =
+        [](ModelConfig& c) {
+          c.attention_bias = true;
+          c.tie_word_embeddings = true;
+          c.initializer_range = 0.018042;
+        },
+    .needs_num_key_value_heads = true,
+    .dropout_names = starcoder2_dropouts,
+    .activation = ops::Activation::gelu,
+    .activation_name = {"hidden_act", "gelu_pytorch_tanh"},
+    .bias_name = "use_bias",
+    .layer_norm_eps_name = "norm_epsilon",
+    .names = {.up_proj = "c_fc", .down_proj = "c_proj"}};
+
 constexpr LlamaVariant gemma{.keys = {"attention_bias"},
                              .set_defaults =
                                  [](ModelConfig& c) {
@@ -223,6 +254,8 @@ constexpr Family all_families[] = {
     llama_like<glm4>("glm4", "Glm4ForCausalLM"),
     llama_like<granite>("granite", "GraniteForCausalLM"),
     llama_like<arcee>("arcee", "ArceeForCausalLM"),
+    llama_like<nemotron>("nemotron", "NemotronForCausalLM"),
+    llama_like<starcoder2>("starcoder2", "Starcoder2ForCausalLM"),
     llama_like<gemma>("gemma", "GemmaForCausalLM"),
     llama_like<gemma3>("gemma3_text", "Gemma3ForCausalLM"),
     llama_like<mixtral>("mixtral", "MixtralForCausalLM"),

@@ -96,7 +96,7 @@ void read_no_rope_layers(const ConfigKeys& keys, ModelConfig& c) {
 
 /// Reads one key for all biases.
 void read_bias(const LlamaVariant& variant, const ConfigKeys& keys, ModelConfig& c) {
-  c.attention_bias = c.mlp_bias = keys.flag(variant.bias_name);
+  c.attention_bias = c.mlp_bias = keys.flag(variant.bias_name, c.attention_bias);
 }
 
 void write_bias(const LlamaVariant& variant, const ModelConfig& c, nlohmann::ordered_json& json) {
@@ -163,6 +163,8 @@ void read_llama_config(const LlamaVariant& variant, const ConfigKeys& keys, Mode
   read_window(variant, keys, c);
   if (variant.takes("no_rope_layers")) read_no_rope_layers(keys, c);
   if (variant.bias_name != nullptr) read_bias(variant, keys, c);
+  if (const auto* eps = variant.layer_norm_eps_name)
+    c.layer_norm_epsilon = keys.number(eps, ModelConfig().layer_norm_epsilon);
   validate(!variant.takes("attention_multiplier") || c.attention_multiplier > 0,
            "{}: attention_multiplier is 0; it must be above 0", keys.name());
   if (variant.takes("dropout"))
@@ -178,6 +180,10 @@ void write_llama_config(const LlamaVariant& variant, const ModelConfig& c,
   json["head_dim"] = c.head_dim;
   if (variant.expert_count) write_experts(variant, c, json);
   if (variant.bias_name != nullptr) write_bias(variant, c, json);
+  if (const auto* eps = variant.layer_norm_eps_name) {
+    for (const auto* key : {"rms_norm_eps", "layer_norm_epsilon"}) json.erase(key);
+    json[eps] = c.layer_norm_epsilon;
+  }
   write_window(variant, c, json);
   write_rope(variant, c, json);
   if (variant.takes("layer_types")) json["layer_types"] = c.layer_types;

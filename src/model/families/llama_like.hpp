@@ -76,6 +76,8 @@ struct LlamaVariant {
   ActivationName old_activation_name = {};
   /// The key for attention_bias and mlp_bias, which must then be equal; null: their own names.
   const char* bias_name = nullptr;
+  /// Norms of the residual stream are LayerNorms, whose epsilon has this key; null: RMSNorms.
+  const char* layer_norm_eps_name = nullptr;
   float norm_offset = 0;                              ///< ModelTraits::norm_offset
   bool scales_embedding = false;                      ///< by the square root of hidden_size
   std::optional<ExpertCountNames> expert_count = {};  ///< for families with experts

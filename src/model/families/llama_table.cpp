@@ -41,16 +41,24 @@ void add_attention(TableBuilder& add, ModuleId layer, const LlamaVariant& varian
   if (c.*variant.o_bias) add.bias(o_proj);
 }
 
+/// Adds a norm of the residual stream.
+WeightModule add_norm(TableBuilder& add, ModuleId parent, const LlamaVariant& variant,
+                      std::string_view name, const ModelConfig& c) {
+  return variant.layer_norm_eps_name != nullptr ? add.layer_norm(parent, name, c.hidden_size)
+                                                : add.norm(parent, name, c.hidden_size);
+}
+
 void add_mlp(TableBuilder& add, ModuleId layer, const LlamaVariant& variant, const ModelConfig& c) {
   const Blocks features{"intermediate_size", c.intermediate_size};
   const Shape in{c.intermediate_size, c.hidden_size};
-  const auto mlp = add.child(layer, "mlp");
+  const auto& names = variant.names;
+  const auto mlp = add.child(layer, names.mlp);
   std::vector<WeightModule> linears;
   if (ops::inputs_of(variant.activation) == 2)
-    linears.push_back(add.linear(mlp, "gate_proj", in, Role::column, features));
-  linears.push_back(add.linear(mlp, "up_proj", in, Role::column, features));
+    linears.push_back(add.linear(mlp, names.gate_proj, in, Role::column, features));
+  linears.push_back(add.linear(mlp, names.up_proj, in, Role::column, features));
   linears.push_back(
-      add.linear(mlp, "down_proj", {c.hidden_size, c.intermediate_size}, Role::row, features));
+      add.linear(mlp, names.down_proj, {c.hidden_size, c.intermediate_size}, Role::row, features));
   if (c.mlp_bias)
     for (const auto& linear : linears) add.bias(linear);
 }
@@ -77,7 +85,7 @@ void add_llama_layer(TableBuilder& add, ModuleId layer, const LlamaVariant& vari
     add_mlp(add, layer, variant, c);
   for (const auto name : {names.norm_before_attention, names.norm_after_attention,
                           names.norm_before_mlp, names.norm_after_mlp})
-    if (!name.empty()) add.norm(layer, name, c.hidden_size);
+    if (!name.empty()) add_norm(add, layer, variant, name, c);
 }
 
 }  // namespace
@@ -92,7 +100,7 @@ ParameterTable make_llama_table(const LlamaVariant& variant, const ModelConfig& 
   const auto layers = add.child(model, "layers");
   for (std::int64_t i = 0; i < c.num_hidden_layers; ++i)
     add_llama_layer(add, add.layer(layers, i), variant, c, static_cast<std::size_t>(i));
-  const auto norm = add.norm(model, "norm", c.hidden_size);
+  const auto norm = add_norm(add, model, variant, "norm", c);
   const auto lm_head = c.tie_word_embeddings ? add.tied(add.root(), "lm_head", embed_tokens)
                                              : add.linear(add.root(), "lm_head", vocabulary_shape,
                                                           Role::vocab, vocabulary);

@@ -64,6 +64,10 @@ MODELS = {
                                     "logits_scaling": 2.0}),
     "arcee": ("arcee", SHAPE | {"head_dim": 6, "rope_parameters": YARN | {"mscale": 1.5, "mscale_all_dim": 0.5},
                                 "bos_token_id": None, "eos_token_id": None}),
+    "nemotron": ("nemotron", SHAPE | {"head_dim": 8, "norm_eps": 0.01, "partial_rotary_factor": 0.5, "bos_token_id": None,
+                                      "eos_token_id": None}),
+    "starcoder2": ("starcoder2", SHAPE | {"norm_epsilon": 0.01, "sliding_window": 4, "bos_token_id": None,
+                                          "eos_token_id": None}),
     "gemma": ("gemma", SHAPE | {"head_dim": 6, "pad_token_id": None}),
     "mixtral": ("mixtral", SHAPE | EXPERTS | {"num_local_experts": 4}),
     "qwen3_moe": ("qwen3_moe", SHAPE | OWN_SIZE | {"num_experts": 4, "mlp_only_layers": [1]}),
@@ -79,7 +83,7 @@ OTHER_KEYS = ("is_causal", "rope_theta", "rope_scaling", "original_max_position_
               "router_aux_loss_coef", "output_router_logits", "router_jitter_noise", "scale_attn_weights",
               "quantization_config", "attention_dropout", "hidden_act", "hidden_activation", "query_pre_attn_scalar",
               "rope_local_base_freq", "sliding_window_pattern", "no_rope_layer_interval", "attention_out_bias", "residual_dropout", "resid_pdrop", "use_bidirectional_attention", "attn_logit_softcapping",
-              "embedding_multiplier", "logits_scaling", "use_bias")
+              "embedding_multiplier", "logits_scaling", "use_bias", "norm_eps", "norm_epsilon", "embedding_dropout")
 # Keys that mean nothing here, of which one stands for all (use_cache), and those that choose the family.
 ALIKE = ("architectures", "model_type", "transformers_version", "bos_token_id", "eos_token_id", "pad_token_id", "output_hidden_states",
          "output_attentions", "return_dict", "chunk_size_feed_forward", "problem_type", "is_encoder_decoder", "dtype",
@@ -179,7 +183,7 @@ def computed(config):
     def number(key):
         return float(getattr(parsed, key, 0) or 0)
 
-    dropout = max(map(number, ("attention_dropout", "residual_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop")))
+    dropout = max(map(number, ("attention_dropout", "residual_dropout", "embedding_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop")))
     others = [dropout, number("initializer_range"), number("router_jitter_noise")]
     return output.logits.flatten().tolist() + [float(output.loss)] + others
 
@@ -213,7 +217,8 @@ def main():
         changed = [config] + [{k: v for k, v in (config | new).items() if k not in gone} for new, gone in changes]
         verdicts = subprocess.run(sys.argv[1], input="\n".join(map(json.dumps, changed)), text=True, check=True,
                                   capture_output=True).stdout
-        original, *verdicts = map(json.loads, verdicts.splitlines())
+        # A text is the reason of a refusal.
+        original, *verdicts = (v if isinstance(v, dict) else None for v in map(json.loads, verdicts.splitlines()))
         assert original is not None and alike(oracle(config), oracle(original)), name
         entries = []
         for (new, gone), text, verdict in zip(changes, changed[1:], verdicts):

@@ -254,6 +254,14 @@ MODELS = {
     "gemma": {"model_type": "gemma", "pad_token_id": None, "hidden_size": 24, "intermediate_size": 44,
               "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 54,
               "rms_norm_eps": 1e-6, "tie_word_embeddings": True, "initializer_range": 0.25},
+    # Nemotron: LayerNorms with 1 + weight; some dims rotate. StarCoder2: LayerNorms, GELU without a gate.
+    "nemotron": {"model_type": "nemotron", "pad_token_id": None, "hidden_size": 24, "intermediate_size": 44,
+                 "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 54,
+                 "tie_word_embeddings": False, "initializer_range": 0.16, "norm_eps": 1e-3, "attention_bias": True,
+                 "partial_rotary_factor": 0.4},
+    "starcoder2": {"model_type": "starcoder2", "pad_token_id": None, "hidden_size": 24, "intermediate_size": 44,
+                   "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 54, "tie_word_embeddings": True,
+                   "initializer_range": 0.16, "norm_epsilon": 1e-3, "sliding_window": 24},
     # Adapters of layers whose rows its folders have in another order (see LORA).
     "lora_glm4": {"model_type": "glm4", "pad_token_id": None, "hidden_size": 24, "intermediate_size": 44,
                   "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 52,
@@ -283,7 +291,7 @@ SHAPES |= {name: (2, 98) for name in ("mixtral_8", "qwen3_moe_8")}
 SHAPES |= {"gpt2_96": (2, 96), "mixtral_aux": (2, 33), "qwen3_moe_aux": (2, 12), "qwen3_moe_dense": (2, 18)}
 SHAPES |= {name: (2, 98) for name in ("qwen3", "olmo2", "qwen3_switches", "olmo2_switches", "gpt2_switches", "gemma3")}
 SHAPES |= {name: (2, 98) for name in ("olmo3", "exaone4", "smollm3", "ministral", "seed_oss", "phi3", "hunyuan")}
-SHAPES |= {name: (2, 98) for name in ("ernie", "glm4", "granite", "arcee", "gemma")}
+SHAPES |= {name: (2, 98) for name in ("ernie", "glm4", "granite", "arcee", "gemma", "nemotron", "starcoder2")}
 DOCUMENT_LENGTHS = {name: [[5, 1, 57, 2, 20], [70, 15]] for name in ("packed", "packed_mistral", "packed_gpt2")}
 DOCUMENT_LENGTHS["long_mistral"] = [[600, 1, 423], [1000, 24]]
 
@@ -319,7 +327,7 @@ def make_model(config, collapsed=False):
                 parameter.normal_(std=0.3)
             elif parameter.dim() == 1:
                 parameter.uniform_(0.5, 1.5)
-                if model.config.model_type in ("gemma", "gemma3_text"):  # computes 1 + weight
+                if model.config.model_type in ("gemma", "gemma3_text", "nemotron"):  # computes 1 + weight
                     parameter.sub_(1)
     if collapsed:
         collapse(model)

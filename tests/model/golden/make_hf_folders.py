@@ -22,7 +22,7 @@ HERE = pathlib.Path(__file__).parent
 LLAMAS = ("gqa_8_2", "tied_6_3", "llama3_rope", "tied_4_2")  # by transformers 4.45.2
 OTHERS = ("qwen2", "mistral", "qwen3", "olmo2", "gpt2", "mixtral", "qwen3_moe")  # by 4.57.1
 LATER = ("gemma3", "olmo3", "exaone4", "smollm3", "ministral", "seed_oss", "phi3", "hunyuan", "ernie", "glm4",
-         "granite", "arcee", "gemma")  # by 5.24.0
+         "granite", "arcee", "gemma", "nemotron", "starcoder2")  # by 5.24.0
 ADAPTED = ("lora", "lora_qwen2", "lora_gpt2", "lora_glm4")  # by 5.24.0 and peft 0.21.2
 SHARD_SIZE = {"llama3_rope": "20KB", "qwen3": "30KB", "olmo2": "20KB", "gpt2": "50KB", "qwen3_moe": "30KB"}
 
