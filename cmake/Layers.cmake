@@ -5,8 +5,6 @@ set(warnings -Wall -Wextra -Wconversion -Wnon-virtual-dtor)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # A source may name its locals as another one its unnamed namespace's, and to g++ all but the unity itself is a header.
   list(APPEND warnings -Wshadow=local -Wno-subobject-linkage)
-else()
-  list(APPEND warnings -Wshadow)
 endif()
 if(LLAMESH_WERROR)
   list(APPEND warnings -Werror)
