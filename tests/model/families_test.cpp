@@ -468,7 +468,8 @@ TEST(Gpt2, Counts) {
   EXPECT_EQ(table.matmul_numel(), 124'439'808 - 1024 * 768);
 }
 
-/// Rows of q_proj and k_proj are ours for pairs (i, i + 5) of which the first two rotate.
+/// A folder pairs rows 0 and 1, and 2 and 3, of each head; ours are pairs i and i + 5, of which the
+/// first two rotate.
 TEST(Glm4, StateDictOrdersTheDimsOfAHead) {
   const auto c = config("glm4", R"("head_dim": 10, "partial_rotary_factor": 0.4)");
   const auto table = parameter_table(c);

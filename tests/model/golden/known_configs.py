@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Says of some 60 families of language models whether llamesh trains them, or why not.
+"""Says of the families below of language models whether llamesh trains them, or why not.
 
     VENV/bin/python tests/model/golden/known_configs.py build/ci/tests/config_verdicts [NAME...]     # VENV as for make_golden.py
 
@@ -18,6 +18,7 @@ gemma3_text gemma3n_text gemma4_text phi phi3 phimoe olmo olmo2 olmo3 olmoe smol
 hunyuan_v1_moe ernie4_5 ernie4_5_moe glm glm4 glm4_moe glm4_moe_lite granite granitemoe granitemoehybrid arcee apertus
 nemotron nemotron_h cohere cohere2 starcoder2 stablelm gpt2 gpt_neo gpt_neox gptj gpt_oss opt bloom falcon falcon_h1 mpt
 deepseek_v2 deepseek_v3 minimax minimax_m2 bamba jamba mamba2 lfm2 dots1 bitnet helium persimmon xglm""".split()
+
 
 def config_of(name):
     """The config.json, or None if this version of transformers does not have the class."""
