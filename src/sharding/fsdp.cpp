@@ -45,6 +45,7 @@ Fsdp::Fsdp(ShardedState& state, comm::DeviceMesh& mesh, const ShardingOptions& s
       mesh_(mesh),
       reshard_rule_(reshard_of(sharding.strategy, sharding.reshard_after_forward,
                                mesh.dims().group_size(mesh.dims().named({"shard"})))),
+      reduce_rule_(sharding.reduce),
       prefetch_ahead_(sharding.prefetch),
       prefetch_limit_(sharding.prefetch_limit),
       compute_dtype_(precision.parameters),
@@ -231,9 +232,12 @@ void Fsdp::prefetch(UnitRange units, Pass pass) {
   }
 }
 
-/// Returns how many leading units stay gathered between micro-batches: as many as are gathered at a
-/// time, one in use and the others within the prefetch limit.
+/// Returns how many leading units stay gathered between micro-batches: all if they are gathered at
+/// the end of a forward pass and nothing is reduced before the last micro-batch; otherwise as many
+/// as are gathered at a time, one in use and the others within the prefetch limit.
 std::size_t Fsdp::units_between_micro_batches() const {
+  if (reshard_rule_ == Reshard::after_backward && reduce_rule_ == Reduce::last)
+    return units_.size();
   std::size_t end = 0;
   std::int64_t bytes = 0, least = std::numeric_limits<std::int64_t>::max();
   for (int i = 0; i <= prefetch_ahead_ && end < units_.size(); ++i) {

@@ -32,8 +32,11 @@ struct MicroBatch {
 /// units that the next micro-batch in a step enters first stay gathered, as many as may be gathered
 /// at a time. When the backward pass leaves a unit, its gradients are reduce-scattered and added to
 /// the shard while computation continues; on the step's last micro-batch they are then all-reduced
-/// over the replicas. Gradients that are partial sums along other axes are completed in one
-/// all-reduce at the end of the step. A group with one rank communicates nothing.
+/// over the replicas. With Reduce::last they stay whole on the rank, in the reduce dtype, and the
+/// last micro-batch's reduction takes their sum; units with Reshard::after_backward then also stay
+/// gathered until that micro-batch's backward pass. Gradients that are partial sums along other
+/// axes are completed in one all-reduce at the end of the step. A group with one rank communicates
+/// nothing.
 ///
 /// With the state in host memory, weights are copied to the device before each gather, or once the
 /// optimizer has updated them. A unit's gradients are copied to the host once reduced, and back for
@@ -149,12 +152,25 @@ class Fsdp final : public model::Weights {
   bool accumulates_in_place(const UnitState& unit) const {
     return unit.group->shard.size == 1 && reduce_dtype_ == DType::f32;
   }
+  /// Returns true if the unit's gradients stay whole on this rank until the last micro-batch.
+  bool accumulates_whole(const UnitState& unit) const {
+    return reduce_rule_ == Reduce::last && unit.group->shard.size > 1;
+  }
+  /// Returns true if the unit's gradients leave the rank in this micro-batch.
+  bool reduces_now(const UnitState& unit) const {
+    return micro_batch_.last || !accumulates_whole(unit);
+  }
+  /// Returns true if this micro-batch's reduction adds to earlier ones.
+  bool adds_to_shard(const UnitState& unit) const {
+    return !micro_batch_.first && !accumulates_whole(unit);
+  }
 
   const ShardedState& state_;
   const ShardLayout& layout_;
   comm::DeviceMesh& mesh_;
   device::Stream& compute_ = device::compute_stream();
   Reshard reshard_rule_;
+  Reduce reduce_rule_;
   int prefetch_ahead_;
   std::int64_t prefetch_limit_;
   DType compute_dtype_;

@@ -33,13 +33,13 @@ void Fsdp::allocate_gradients(std::size_t u) {
 /// sum from earlier micro-batches in the step.
 void Fsdp::fetch_gradient_shard(std::size_t u) {
   UnitState& unit = units_[u];
-  if (!copies_ || unit.gradient) return;
+  if (!copies_ || unit.gradient || !reduces_now(unit)) return;
   const device::ScopedMemoryTag use(device::MemoryUse::gradients);
   const auto numel = layout_.units()[u].shard_numel;
   const auto& slot = unit.group->gradient_shards.acquire(u, numel);
   unit.gradient = slot.buffer.tensor(DType::f32, {numel});
   unit.gradient_here = slot.free_after;
-  if (micro_batch_.first) return;
+  if (!adds_to_shard(unit)) return;
   copies_->to_device.wait(slot.free_after);
   copies_->to_device.wait(unit.reduced);  // from the previous micro-batch, and stored
   unit.gradient_here =
@@ -75,14 +75,15 @@ void Fsdp::no_gradient(model::ParameterId id) {
   if (tensor && accumulate == Accumulate::no) device::set_bytes(compute_, tensor, 0);
 }
 
-/// Starts reducing the unit's gradients: over the shard axis now, over the replicas after the
-/// step's last micro-batch.
+/// Starts reducing the unit's gradients if this micro-batch does: over the shard axis now, over the
+/// replicas after the step's last micro-batch.
 void Fsdp::reduce(std::size_t u) {
   UnitState& unit = units_[u];
   expects(std::all_of(unit.written.begin(), unit.written.end(), [](bool w) { return w; }),
           "{}: a parameter got no gradient", layout_.units()[u].name);
   if (on_gradients_) on_gradients_(u, unit.gradients.slice(0, layout_.units()[u].numel));
   if (micro_batch_.discarded) return discard(u);
+  if (!reduces_now(unit)) return;
   auto& reductions = *unit.group->reductions.collectives;
   auto& replicas = unit.group->replicas;
   const char* name = layout_.units()[u].name.c_str();
@@ -91,7 +92,7 @@ void Fsdp::reduce(std::size_t u) {
     reductions.stream().wait(unit.gradient_here);
     reductions.set_subject(name);
     unit.reduced = reductions.reduce_scatter(unit.gradient, unit.gradients,
-                                             micro_batch_.first ? Accumulate::no : Accumulate::yes,
+                                             adds_to_shard(unit) ? Accumulate::yes : Accumulate::no,
                                              unit.reduced);
     unit.group->gradient_slots.release(u, unit.reduced);
   }

@@ -35,7 +35,7 @@ TEST(Inputs, ReadsEveryKindOfValue) {
       "  rope_scaling: {rope_type: llama3, factor: 32, original_max_position_embeddings: 4096}}\n"
       "mesh: {axes: {replicate: auto, shard: 4}, ranks_per_node: 2}\n"
       "sharding: {strategy: shard_grad_op, wrap: size, min_numel: 1e6, prefetch: 0,\n"
-      "  prefetch_limit: 2e9, reshard_after_forward: 4, keep_bf16_weights: false}\n"
+      "  reduce: last, prefetch_limit: 2e9, reshard_after_forward: 4, keep_bf16_weights: false}\n"
       "precision: {parameters: bf16, reduce: bf16}\n"
       "memory: {activation_checkpointing: selective, full_checkpointing_layers: 4}\n"
       "data: {train: [a.bin, b.bin], validation: c.bin, format: tokens, order: sequential,\n"
@@ -61,6 +61,7 @@ TEST(Inputs, ReadsEveryKindOfValue) {
   EXPECT_EQ(in.sharding.wrap.min_numel, 1'000'000);
   EXPECT_EQ(in.sharding.prefetch, 0);
   EXPECT_EQ(in.sharding.prefetch_limit, 2'000'000'000);
+  EXPECT_EQ(in.sharding.reduce, sharding::Reduce::last);
   EXPECT_EQ(in.sharding.reshard_after_forward, sharding::ReshardAfterForward{4});
   EXPECT_EQ(in.sharding.keep_bf16_weights, sharding::KeepBf16Weights::no);
   EXPECT_EQ(in.precision.parameters, DType::bf16);

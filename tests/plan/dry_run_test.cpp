@@ -263,6 +263,11 @@ const Launch launches[] = {
      }},
     {"secondary_shards", 4, 2,
      [](Inputs& in) { in.sharding.reshard_after_forward = sharding::ReshardAfterForward{2}; }},
+    {"reduced_on_the_last_micro_batch", 4, 2,
+     [](Inputs& in) {
+       in.sharding.strategy = Strategy::shard_grad_op;
+       in.sharding.reduce = sharding::Reduce::last;
+     }},
     {"kept_bf16_weights", 4, 2,
      [](Inputs& in) {
        in.precision.parameters = DType::bf16;

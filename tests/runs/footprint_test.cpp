@@ -80,6 +80,29 @@ INSTANTIATE_TEST_SUITE_P(
                      testing::Values(DType::f32, DType::bf16),
                      testing::Values(DType::f32, DType::bf16)));
 
+// docs/strategies.md: gradients are reduced once a step, and ZeRO-2 then also gathers once.
+TEST(ReduceLast, SendsAStepsGradientsOnce) {
+  for (const auto strategy : {Strategy::full_shard, Strategy::shard_grad_op, Strategy::no_shard,
+                              Strategy::hybrid_shard}) {
+    const TemporaryFolder folder;
+    auto in = measured_inputs(strategy, folder);
+    in.precision = {DType::bf16, DType::bf16};
+    const auto setup = plan::make_planned_setup(world(), in);
+    const std::int64_t a = setup.micro_batches, s = setup.layout->units()[0].shards;
+    std::int64_t padded = 0, last_unit = 0;
+    for (const auto& unit : setup.layout->units()) {
+      padded += unit.padded_numel;
+      if (unit.name == "model.norm + lm_head") last_unit = unit.padded_numel;
+    }
+    const bool once = sharding::reshard_of(strategy) == sharding::Reshard::after_backward;
+    const auto kept = (a - 1) * kept_by(*setup.layout, in.sharding.prefetch);
+    const auto gathered = once ? padded : a * (2 * padded - last_unit) - kept;
+    in.sharding.reduce = sharding::Reduce::last;
+    EXPECT_EQ(run(world(), in).traffic.at("shard"), (gathered + padded) * 2 * (s - 1) / s)
+        << name_of(strategy);
+  }
+}
+
 /// Elements that a rank gathers per micro-batch: over the shard axis and, if units are resharded to
 /// a group with N ranks, within that group. The last unit is gathered once.
 struct Gathered {

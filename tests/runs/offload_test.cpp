@@ -59,6 +59,17 @@ TEST(Offload, GivesTheSameBitsWithOneMicroBatch) {
   expect_bits_of_none(in);
 }
 
+TEST(Offload, GivesTheSameBitsWithGradientsReducedOnce) {
+  const TemporaryFolder folder;
+  auto in = small_inputs(folder.path());
+  in.sharding.reduce = sharding::Reduce::last;
+  in.mesh.ranks_per_node = world().size() % 2 == 0 ? world().size() / 2 : 0;
+  for (const auto strategy : {Strategy::full_shard, Strategy::hybrid_shard_zero2}) {
+    in.sharding.strategy = strategy;
+    expect_bits_of_none(in);
+  }
+}
+
 TEST(ActivationOffload, GivesTheSameBits) {
   const TemporaryFolder folder;
   auto in = small_inputs(folder.path());

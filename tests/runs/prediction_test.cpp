@@ -276,6 +276,29 @@ INSTANTIATE_TEST_SUITE_P(
                      testing::Values(Wrap::layer, Wrap::size),
                      testing::Values(DType::f32, DType::bf16)));
 
+using PlannedReduce = std::tuple<Strategy, Offload, DType>;
+class ReduceLast : public testing::TestWithParam<PlannedReduce> {};
+
+TEST_P(ReduceLast, TakesWhatIsPlanned) {
+  const auto [strategy, offload, dtype] = GetParam();
+  const TemporaryFolder folder;
+  auto in = predicted_inputs(folder);
+  in.sharding.strategy = strategy;
+  in.sharding.reduce = sharding::Reduce::last;
+  in.sharding.offload = offload;
+  in.precision = {.parameters = dtype, .reduce = dtype};
+  in.mesh.ranks_per_node = world().size() % 2 == 0 ? world().size() / 2 : 0;
+  in.train.global_batch = in.train.micro_batch * world().size() * 3;
+  expect_as_planned(in);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Prediction, ReduceLast,
+    testing::Combine(testing::Values(Strategy::full_shard, Strategy::shard_grad_op,
+                                     Strategy::no_shard, Strategy::hybrid_shard),
+                     testing::Values(Offload::none, Offload::all),
+                     testing::Values(DType::f32, DType::bf16)));
+
 TEST(Prediction, HoldsForFrozenParameters) {
   for (const auto offload : {Offload::none, Offload::optimizer, Offload::all})
     for (const auto strategy : {Strategy::full_shard, Strategy::hybrid_shard}) {
@@ -286,7 +309,10 @@ TEST(Prediction, HoldsForFrozenParameters) {
       in.mesh.ranks_per_node = world().size() % 2 == 0 ? world().size() / 2 : 0;
       in.precision.parameters = DType::bf16;
       in.train.trained.freeze = {"model.embed_tokens", "model.layers.0", "*.q_proj", "*.down_proj"};
-      expect_as_planned(in);
+      for (const auto reduce : {sharding::Reduce::each, sharding::Reduce::last}) {
+        in.sharding.reduce = reduce;
+        expect_as_planned(in);
+      }
     }
 }
 

@@ -65,15 +65,21 @@ struct Case {
   int prefetch = 1;
   model::ActivationCheckpointing recompute = model::ActivationCheckpointing::none;
   std::int64_t full_layers = 0;
+  sharding::Reduce reduce = sharding::Reduce::each;
 };
+
+Case reduced_once(Strategy strategy, Wrap wrap = Wrap::layer) {
+  return {.strategy = strategy, .wrap = wrap, .reduce = sharding::Reduce::last};
+}
 
 std::string describe(const Case& c) {
   const char* wraps[] = {"layer", "size", "none"};
   const char* recomputes[] = {"", "_selective", "_full"};
-  return fmt::format("{}_{}_{}_micro{}_prefetch{}{}{}", sharding::name_of(c.strategy),
+  return fmt::format("{}_{}_{}_micro{}_prefetch{}{}{}{}", sharding::name_of(c.strategy),
                      wraps[static_cast<int>(c.wrap)], c.tied ? "tied" : "untied", c.micro_batch,
                      c.prefetch, recomputes[static_cast<int>(c.recompute)],
-                     c.full_layers > 0 ? fmt::format("_full{}", c.full_layers) : "");
+                     c.full_layers > 0 ? fmt::format("_full{}", c.full_layers) : "",
+                     c.reduce == sharding::Reduce::last ? "_reduced_once" : "");
 }
 
 train::Inputs inputs_of(const Case& c, const TemporaryFolder& folder) {
@@ -81,6 +87,7 @@ train::Inputs inputs_of(const Case& c, const TemporaryFolder& folder) {
   in.sharding.strategy = c.strategy;
   in.sharding.wrap = {c.wrap, 2500};  // by size, a layer's attention and MLP are separate units
   in.sharding.prefetch = c.prefetch;
+  in.sharding.reduce = c.reduce;
   in.memory.activation_checkpointing = c.recompute;
   in.memory.full_checkpointing_layers = c.full_layers;
   in.model.tie_word_embeddings = c.tied;
@@ -110,25 +117,25 @@ TEST_P(EveryStrategy, GivesTheLossesOfOneRank) {
   expect_same_again(in, seen);
 }
 
-INSTANTIATE_TEST_SUITE_P(Training, EveryStrategy,
-                         testing::Values(Case{Strategy::full_shard}, Case{Strategy::shard_grad_op},
-                                         Case{Strategy::no_shard}, Case{Strategy::hybrid_shard},
-                                         Case{Strategy::hybrid_shard_zero2},
-                                         Case{Strategy::hybrid_shard, Wrap::size},
-                                         Case{Strategy::full_shard, Wrap::size, true},
-                                         Case{Strategy::hybrid_shard, Wrap::none},
-                                         Case{Strategy::hybrid_shard, Wrap::layer, true},
-                                         Case{Strategy::hybrid_shard, Wrap::layer, false, 2},
-                                         Case{Strategy::full_shard, Wrap::layer, true, 1, 0},
-                                         Case{Strategy::full_shard, Wrap::size, false, 1, 1,
-                                              model::ActivationCheckpointing::selective},
-                                         Case{Strategy::shard_grad_op, Wrap::size, false, 1, 1,
-                                              model::ActivationCheckpointing::full},
-                                         Case{Strategy::hybrid_shard, Wrap::layer, true, 1, 1,
-                                              model::ActivationCheckpointing::full},
-                                         Case{Strategy::hybrid_shard, Wrap::size, false, 1, 1,
-                                              model::ActivationCheckpointing::selective, 1}),
-                         [](const auto& c) { return describe(c.param); });
+INSTANTIATE_TEST_SUITE_P(
+    Training, EveryStrategy,
+    testing::Values(
+        Case{Strategy::full_shard}, Case{Strategy::shard_grad_op}, Case{Strategy::no_shard},
+        Case{Strategy::hybrid_shard}, Case{Strategy::hybrid_shard_zero2},
+        Case{Strategy::hybrid_shard, Wrap::size}, Case{Strategy::full_shard, Wrap::size, true},
+        Case{Strategy::hybrid_shard, Wrap::none}, Case{Strategy::hybrid_shard, Wrap::layer, true},
+        Case{Strategy::hybrid_shard, Wrap::layer, false, 2},
+        Case{Strategy::full_shard, Wrap::layer, true, 1, 0},
+        Case{Strategy::full_shard, Wrap::size, false, 1, 1,
+             model::ActivationCheckpointing::selective},
+        Case{Strategy::shard_grad_op, Wrap::size, false, 1, 1,
+             model::ActivationCheckpointing::full},
+        Case{Strategy::hybrid_shard, Wrap::layer, true, 1, 1, model::ActivationCheckpointing::full},
+        Case{Strategy::hybrid_shard, Wrap::size, false, 1, 1,
+             model::ActivationCheckpointing::selective, 1},
+        reduced_once(Strategy::full_shard), reduced_once(Strategy::shard_grad_op, Wrap::size),
+        reduced_once(Strategy::hybrid_shard), reduced_once(Strategy::hybrid_shard_zero2)),
+    [](const auto& c) { return describe(c.param); });
 
 class EveryMesh : public testing::TestWithParam<std::pair<int, int>> {};
 

@@ -163,8 +163,14 @@ comm::AxisSet gradient_axes_of(const Sharded& s, ParameterId id) {
 /// Adds this rank's number, counted from 1, to a gradient.
 void add_mine(const model::GradientSlot& slot) {
   const auto mine = static_cast<float>(test::world().rank() + 1);
-  for (float& value : slot.tensor.span<float>())
-    value = (slot.accumulate == Accumulate::yes ? value : 0.0F) + mine;
+  const auto add = [&]<class T>(std::span<T> values) {
+    for (T& value : values)
+      value = T((slot.accumulate == Accumulate::yes ? static_cast<float>(value) : 0.0F) + mine);
+  };
+  if (slot.tensor.dtype() == DType::bf16)
+    add(slot.tensor.span<bf16>());
+  else
+    add(slot.tensor.span<float>());
 }
 
 TEST(Fsdp, AGatheredUnitIsTheMastersOnEveryMesh) {
@@ -382,14 +388,22 @@ TEST(Fsdp, SecondaryShardsAreAllocatedOnceAndCounted) {
   }
 }
 
-TEST(Fsdp, GradientsAreSummedOverDataRanksAndMicroBatches) {
+class GradientSums : public testing::TestWithParam<std::tuple<Reduce, DType, Offload>> {};
+
+TEST_P(GradientSums, AreOverDataRanksAndMicroBatches) {
+  const auto [reduce, dtype, offload] = GetParam();
   for (const auto& [dims, placements, reshard] : cases()) {
     Sharded s(dims, placements,
-              {.strategy = Strategy::full_shard, .wrap = {}, .reshard_after_forward = reshard});
+              {.strategy = Strategy::full_shard,
+               .wrap = {},
+               .reshard_after_forward = reshard,
+               .reduce = reduce,
+               .offload = offload},
+              {.reduce = dtype});
     const auto units = s.layout.units().size();
     for (int step = 0; step < 2; ++step) {  // the second step overwrites what the first one left
-      for (const bool last : {false, true}) {
-        s.fsdp.begin_micro_batch({.first = !last, .last = last});
+      for (const int micro_batch : {0, 1, 2}) {
+        s.fsdp.begin_micro_batch({.first = micro_batch == 0, .last = micro_batch == 2});
         for (std::size_t u = units; u-- > 0;) {
           if (u > 0 && s.are_one(u - 1, u)) continue;
           s.enter(u, Pass::backward);
@@ -406,11 +420,16 @@ TEST(Fsdp, GradientsAreSummedOverDataRanksAndMicroBatches) {
               std::accumulate(group.begin(), group.end(), static_cast<int>(group.size()));
           for (const float value :
                s.state.gradients().shards[u].slice(piece.offset, piece.count).span<float>())
-            ASSERT_EQ(value, static_cast<float>(2 * sum)) << comm::to_string(dims);
+            ASSERT_EQ(value, static_cast<float>(3 * sum)) << comm::to_string(dims);
         }
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Fsdp, GradientSums,
+                         testing::Combine(testing::Values(Reduce::each, Reduce::last),
+                                          testing::Values(DType::f32, DType::bf16),
+                                          testing::Values(Offload::none, Offload::all)));
 
 TEST(Fsdp, AUnitStaysGatheredUntilItIsLeftAsOftenAsItWasEntered) {
   const auto [dims, placements, reshard] = cases().front();
