@@ -17,7 +17,7 @@ namespace llamesh::model {
 CausalLM::CausalLM(const ModelConfig& config, const ParameterTable& table, std::int64_t batch,
                    std::int64_t sequence, const MemoryOptions& memory, DType dtype,
                    TensorParallel& tensor, Purpose purpose, ExpertParallel& experts, DataRanks data,
-                   ContextParallel& context)
+                   ContextParallel& context, const std::vector<LayerRange>& chunks)
     : tensor_(tensor),
       experts_(experts),
       context_(context),
@@ -29,7 +29,7 @@ CausalLM::CausalLM(const ModelConfig& config, const ParameterTable& table, std::
       activations_(config_, table, traits_,
                    {batch, sequence, tensor.residual({batch * sequence, config.hidden_size}),
                     tensor.size(), dtype, purpose, experts.size()},
-                   memory),
+                   memory, chunks),
       rope_(stream_, config_, traits_, context.size() * sequence),
       balance_(config_, table, batch * sequence, std::move(data), tensor.rank() == 0) {
   check_positions(config, context.size() * sequence);
@@ -55,39 +55,87 @@ BlockContext CausalLM::context(Weights& weights, const Batch& batch, Pass pass) 
           .adapters = activations_.adapters};
 }
 
+/// `gradient` is the residual stream's.
+BlockContext CausalLM::training_context(Weights& weights, const Batch& batch,
+                                        const Tensor& gradient) {
+  BlockContext ctx = context(weights, batch, Pass::forward);
+  ctx.balance = &balance_;
+  ctx.d_residual = gradient;
+  return ctx;
+}
+
+device::ScopedAllocation CausalLM::use_activations() const {
+  return {activations_.buffer.bytes(), device::MemoryUse::activations};
+}
+
 void CausalLM::train(Weights& weights, const Batch& batch, float scale) {
   expects(activations_.d_residual.data() != nullptr,
           "a model that was planned without a backward pass is trained");
-  const device::ScopedAllocation allocation(activations_.buffer.bytes(),
-                                            device::MemoryUse::activations);
+  const auto use = use_activations();
   // The root is entered once for both passes, and left when its gradients are complete.
   const UnshardGuard guard(weights, table_.root, Pass::backward);
-  BlockContext ctx = context(weights, batch, Pass::forward);
-  ctx.balance = &balance_;
+  forward(weights, batch, {}, {}, {});
+  backward(weights, batch, {}, activations_.d_residual, scale);
+}
+
+void CausalLM::forward(Weights& weights, const Batch& batch, const Place& place, const Tensor& in,
+                       const Tensor& out) {
+  const UnshardGuard guard(weights, table_.root, Pass::forward);
   balance_.begin_forward(stream_);
-  const Residual hidden = forward(ctx, table_, activations_, batch.tokens);
+  run_forward(training_context(weights, batch, {}), batch,
+              activations_.of(place.chunk, place.micro_batch), in, out);
   balance_.end_forward(stream_);
-  head_backward(ctx, hidden, batch.targets, scale);
+}
+
+/// Leaves the residual stream behind the chunk in `out`, or with the chunk if that is the last one.
+void CausalLM::run_forward(const BlockContext& ctx, const Batch& batch, ChunkPass& chunk,
+                           const Tensor& in, const Tensor& out) {
+  const Tensor input = chunk.blocks.front()->input();
+  if (chunk.layers.first == 0)
+    embed(ctx, table_, activations_, input, batch.tokens);
+  else
+    ops::copy(stream_, input, in);
+  chunk.hidden = run_layers(ctx, table_, activations_, chunk);
+  const Tensor& sum = chunk.layers.last == table_.layers.size() ? chunk.output : out;
+  if (!sum) return;
+  ops::copy(stream_, sum, chunk.hidden.x);
+  ops::add(stream_, sum, chunk.hidden.delta);
+  chunk.hidden = {sum, {}};
+}
+
+void CausalLM::backward(Weights& weights, const Batch& batch, const Place& place,
+                        const Tensor& gradient, float scale) {
+  const UnshardGuard guard(weights, table_.root, Pass::backward);
+  const BlockContext ctx = training_context(weights, batch, gradient);
+  const ChunkPass& chunk = activations_.of(place.chunk, place.micro_batch);
+  const bool is_last = chunk.layers.last == table_.layers.size();
+  if (is_last) head_backward(ctx, chunk.hidden, batch.targets, scale);
   balance_.begin_backward(stream_);
-  backward(ctx, batch.tokens);
-  losses_.add(stream_, activations_.losses);
+  layers_backward(ctx, chunk, batch.tokens);
+  if (is_last) losses_.add(stream_, activations_.losses);
 }
 
 void CausalLM::evaluate(Weights& weights, const Batch& batch) {
-  const device::ScopedAllocation allocation(activations_.buffer.bytes(),
-                                            device::MemoryUse::activations);
+  const auto use = use_activations();
+  evaluate(weights, batch, {}, {}, {});
+}
+
+void CausalLM::evaluate(Weights& weights, const Batch& batch, const Place& place, const Tensor& in,
+                        const Tensor& out) {
   const UnshardGuard guard(weights, table_.root, Pass::evaluate);
   const BlockContext ctx = context(weights, batch, Pass::evaluate);
-  head(ctx, forward(ctx, table_, activations_, batch.tokens), batch.targets);
+  auto& chunk = activations_.of(place.chunk, place.micro_batch);
+  run_forward(ctx, batch, chunk, in, out);
+  if (chunk.layers.last != table_.layers.size()) return;
+  head(ctx, chunk.hidden, batch.targets);
   losses_.add(stream_, activations_.losses);
 }
 
 void CausalLM::logits(Weights& weights, const Batch& batch, Tensor logits) {
-  const device::ScopedAllocation allocation(activations_.buffer.bytes(),
-                                            device::MemoryUse::activations);
+  const auto use = use_activations();
   const UnshardGuard guard(weights, table_.root, Pass::evaluate);
   const BlockContext ctx = context(weights, batch, Pass::evaluate);
-  const Residual hidden = forward(ctx, table_, activations_, batch.tokens);
+  const Residual hidden = model::forward(ctx, table_, activations_, batch.tokens);
   const UnshardGuard norm(weights, table_.norm.module, Pass::evaluate);
   const UnshardGuard head(weights, table_.lm_head.module, Pass::evaluate);
   ops::linear(stream_, logits,
@@ -177,17 +225,20 @@ void CausalLM::head_backward(const BlockContext& ctx, const Residual& hidden, co
   if (only_head) return;
   stream_.wait(tensor_.reduce(ctx.delta));
   if (traits_.logit_scale != 1) ops::scale(stream_, ctx.delta, traits_.logit_scale);
-  norm_backward(ctx, table_.norm, {.x = a.last, .dy = ctx.delta, .dx = ctx.d_residual},
+  const Tensor x = hidden.delta ? a.last : hidden.x;
+  norm_backward(ctx, table_.norm, {.x = x, .dy = ctx.delta, .dx = ctx.d_residual},
                 a.last_statistics, Accumulate::no);
 }
 
-void CausalLM::backward(const BlockContext& ctx, const Tensor& tokens) {
-  for (std::size_t i = activations_.blocks.size(); i-- > 0;) {
-    if (!table_.has_backward(i)) return;
+void CausalLM::layers_backward(const BlockContext& ctx, const ChunkPass& chunk,
+                               const Tensor& tokens) {
+  for (std::size_t i = chunk.blocks.size(); i-- > 0;) {
+    if (!table_.has_backward(chunk.layers.first + i)) return;
     if (activations_.offload) activations_.offload->before_backward(stream_, i);
-    activations_.blocks[i]->backward(ctx);
+    chunk.blocks[i]->backward(ctx);
   }
-  if (table_.backward_end() == table_.root) embed_backward(ctx, table_, activations_, tokens);
+  if (chunk.layers.first == 0 && table_.backward_end() == table_.root)
+    embed_backward(ctx, table_, activations_, tokens);
 }
 
 }  // namespace llamesh::model

@@ -1,6 +1,10 @@
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "core/tensor.hpp"
+#include "device/memory_meter.hpp"
 #include "device/stream.hpp"
 #include "model/layers/activations.hpp"
 #include "model/layers/block.hpp"
@@ -31,12 +35,15 @@ class CausalLM {
   /// `context`. Parameters and activations have `dtype`. Plans all activations now, so calls
   /// allocate no tensor memory. With Purpose::evaluate there are fewer, and train() must not be
   /// called. `table` has the shapes that this rank holds (sharding::local_table()). It, `tensor`,
-  /// `experts` and `context` are borrowed. `data` is for the balance of experts.
+  /// `experts` and `context` are borrowed. `data` is for the balance of experts. `chunks` are the
+  /// layers that this rank computes, by forward() and backward(), if other ranks compute others;
+  /// empty: all layers in one chunk.
   CausalLM(const ModelConfig& config, const ParameterTable& table, std::int64_t batch,
            std::int64_t sequence, const MemoryOptions& memory, DType dtype,
            TensorParallel& tensor = one_rank(), Purpose purpose = Purpose::train,
            ExpertParallel& experts = one_rank_of_experts(), DataRanks data = {},
-           ContextParallel& context = whole_sequences());
+           ContextParallel& context = whole_sequences(),
+           const std::vector<LayerRange>& chunks = {});
   CausalLM(const CausalLM&) = delete;
   CausalLM& operator=(const CausalLM&) = delete;
 
@@ -45,6 +52,28 @@ class CausalLM {
   /// without those. On a GPU, queues the work on the compute stream and does not wait; the work
   /// reads the batch. Collective over the data ranks if there is a load-balancing loss.
   void train(Weights& weights, const Batch& batch, float scale);
+
+  /// A chunk of the model, and a micro-batch of the step on its way through it. Micro-batches enter
+  /// a chunk in order in each pass; at most LayerRange::in_flight are between the two passes.
+  struct Place {
+    int chunk = 0;  ///< among those of this rank
+    std::int64_t micro_batch = 0;
+  };
+  /// Runs a chunk forward. `in` (M', D') is the residual stream behind the chunk before, `out`
+  /// takes the one behind this chunk. The first chunk reads the batch's tokens instead of `in`, the
+  /// last one keeps its output.
+  void forward(Weights& weights, const Batch& batch, const Place& place, const Tensor& in,
+               const Tensor& out);
+  /// Runs it backward. Turns `gradient` (M', D') from that of `out` into that of `in`; the last
+  /// chunk computes it from head and loss. Gradients and loss are those of train().
+  void backward(Weights& weights, const Batch& batch, const Place& place, const Tensor& gradient,
+                float scale);
+  /// Runs a chunk forward without a backward pass to come; the last one adds its losses to
+  /// take_loss().
+  void evaluate(Weights& weights, const Batch& batch, const Place& place, const Tensor& in,
+                const Tensor& out);
+  /// Counts the memory of all activations as in use, as each train() does for itself.
+  device::ScopedAllocation use_activations() const;
 
   /// Begins a step with so many calls to train(): the losses on routers are means over a step.
   /// Without a call, each train() is a step.
@@ -73,10 +102,13 @@ class CausalLM {
 
  private:
   BlockContext context(Weights& weights, const Batch& batch, Pass pass);
+  BlockContext training_context(Weights& weights, const Batch& batch, const Tensor& gradient);
+  void run_forward(const BlockContext& ctx, const Batch& batch, ChunkPass& chunk, const Tensor& in,
+                   const Tensor& out);
   void head(const BlockContext& ctx, const Residual& hidden, const Tensor& targets);
   void head_backward(const BlockContext& ctx, const Residual& hidden, const Tensor& targets,
                      float scale);
-  void backward(const BlockContext& ctx, const Tensor& tokens);
+  void layers_backward(const BlockContext& ctx, const ChunkPass& chunk, const Tensor& tokens);
   void cross_entropy(const Tensor& losses, const Tensor& padded_logits, const Tensor& targets,
                      float scale, ops::WithGradient gradient);
   template <class PerChunk>

@@ -44,7 +44,8 @@ void Decoder::allocate_cache() {
     cache_.values.clear();
     for (std::size_t i = 0; i < table_.layers.size(); ++i)
       for (auto* side : {&cache_.keys, &cache_.values})
-        side->push_back(plan.take(dtype_, {positions_, activations_.blocks[i]->kv_columns()}));
+        side->push_back(
+            plan.take(dtype_, {positions_, activations_.whole().blocks[i]->kv_columns()}));
     return plan.bytes();
   };
   const auto plan_outputs = [&](ArenaAllocator plan) {

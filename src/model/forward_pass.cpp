@@ -47,6 +47,12 @@ void look_up(const BlockContext& ctx, const ParameterTable& table, const Activat
   ctx.stream.wait(ctx.tensor.reduce(out));
 }
 
+/// Returns the context below the lowest trained parameter, where no backward pass follows.
+BlockContext without_backward(BlockContext ctx) {
+  if (ctx.pass == Pass::forward) ctx.pass = Pass::evaluate;
+  return ctx;
+}
+
 }  // namespace
 
 void embed_backward(const BlockContext& ctx, const ParameterTable& table, const Activations& a,
@@ -63,25 +69,35 @@ void embed_backward(const BlockContext& ctx, const ParameterTable& table, const 
                             own_columns ? 0 : vocab_start(ctx, d_table), accumulate);
   if (!table.positions) return;
   const UnshardGuard positions(ctx.weights, table.positions->module, Pass::backward);
+  ops::token_positions(ctx.stream, a.positions, ctx.document_starts, ctx.positions);
   const auto [d_positions, accumulate_positions] = ctx.weights.gradient(table.positions->weight);
   if (d_positions)
     ops::embedding_backward(ctx.stream, d_positions, d_rows, a.positions, 0, accumulate_positions);
 }
 
-Residual forward(const BlockContext& ctx, const ParameterTable& table, const Activations& a,
-                 Tensor tokens) {
-  BlockContext frozen = ctx;  // below the lowest trained parameter no backward pass follows
-  if (ctx.pass == Pass::forward) frozen.pass = Pass::evaluate;
-  Residual hidden{a.blocks.front()->input(), {}};
-  look_up(table.backward_end() == table.root ? ctx : frozen, table, a, hidden.x, tokens);
-  scale_embeddings(ctx, hidden.x);
-  for (std::size_t i = 0; i < a.blocks.size(); ++i) {
-    const auto& of_layer = table.has_backward(i) ? ctx : frozen;
+void embed(const BlockContext& ctx, const ParameterTable& table, const Activations& a,
+           const Tensor& out, const Tensor& tokens) {
+  look_up(table.backward_end() == table.root ? ctx : without_backward(ctx), table, a, out, tokens);
+  scale_embeddings(ctx, out);
+}
+
+Residual run_layers(const BlockContext& ctx, const ParameterTable& table, const Activations& a,
+                    const ChunkPass& chunk) {
+  const BlockContext frozen = without_backward(ctx);
+  Residual hidden{chunk.blocks.front()->input(), {}};
+  for (std::size_t i = 0; i < chunk.blocks.size(); ++i) {
+    const auto& of_layer = table.has_backward(chunk.layers.first + i) ? ctx : frozen;
     if (a.offload) a.offload->before_forward(ctx.stream, i);
-    hidden = a.blocks[i]->forward(of_layer, hidden);
+    hidden = chunk.blocks[i]->forward(of_layer, hidden);
     if (a.offload && of_layer.pass == Pass::forward) a.offload->after_forward(ctx.stream, i);
   }
   return hidden;
+}
+
+Residual forward(const BlockContext& ctx, const ParameterTable& table, const Activations& a,
+                 const Tensor& tokens) {
+  embed(ctx, table, a, a.whole().blocks.front()->input(), tokens);
+  return run_layers(ctx, table, a, a.whole());
 }
 
 Tensor final_norm(const BlockContext& ctx, const ParameterTable& table, const Activations& a,

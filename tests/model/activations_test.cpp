@@ -33,7 +33,7 @@ struct Planned {
   Planned(const MemoryOptions& memory, DType dtype, Purpose purpose = Purpose::train)
       : activations(model, table, traits, {B, T, {M, 24}, 1, dtype, purpose}, memory) {}
   const TransformerBlock& block(std::size_t i) const {
-    return dynamic_cast<const TransformerBlock&>(*activations.blocks[i]);
+    return dynamic_cast<const TransformerBlock&>(*activations.whole().blocks[i]);
   }
   ModelConfig model = config();
   ParameterTable table = parameter_table(model);

@@ -154,11 +154,13 @@ TEST(PipelineSchedule, EachStageRunsItsChunksOnceForEachMicroBatch) {
         if (!is_pass(action)) continue;
         EXPECT_EQ(shape.stage_of(action.chunk), stage);
         EXPECT_TRUE(done.insert({action.kind, action.chunk, action.micro_batch}).second);
-        if (action.kind == Kind::backward)
+        if (action.kind == Kind::backward) {
           EXPECT_TRUE(done.contains({Kind::forward, action.chunk, action.micro_batch}));
-        if (action.micro_batch > 0)
+        }
+        if (action.micro_batch > 0) {
           EXPECT_TRUE(done.contains({action.kind, action.chunk, action.micro_batch - 1}))
               << "micro-batches in another order: " << text_of(shape);
+        }
       }
     EXPECT_EQ(std::ssize(done), 2 * shape.all_chunks() * shape.micro_batches) << text_of(shape);
   }

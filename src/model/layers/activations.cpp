@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <utility>
 
 #include "device/device.hpp"
@@ -24,7 +25,7 @@ std::int64_t loss_chunk(const MemoryOptions& memory) {
 
 Activations::Activations(const ModelConfig& config, const ParameterTable& table,
                          const ModelTraits& traits, const PassShape& pass,
-                         const MemoryOptions& memory)
+                         const MemoryOptions& memory, const std::vector<LayerRange>& chunks)
     : table_(table),
       hidden_(config.hidden_size),
       vocab_(table[table.lm_head.weight].shape[0]),
@@ -33,12 +34,27 @@ Activations::Activations(const ModelConfig& config, const ParameterTable& table,
   const auto make_block = [&](std::size_t i) {
     return std::make_unique<TransformerBlock>(config, table, traits.layers[i], i);
   };
-  for (std::size_t i = 0; i < table.layers.size(); ++i) blocks.push_back(make_block(i));
-  for (const auto i : last_of_kind_)
-    if (offloads(pass) && i + 1 < blocks.size()) templates_[i] = make_block(i);
+  make_passes(chunks.empty() ? std::vector{LayerRange{0, table.layers.size()}} : chunks);
+  std::set<std::size_t> kinds;
+  for (auto& of_chunk : passes_)
+    for (auto& of_micro_batch : of_chunk)
+      for (auto i = of_micro_batch.layers.first; i < of_micro_batch.layers.last; ++i) {
+        of_micro_batch.blocks.push_back(make_block(i));
+        kinds.insert(last_of_kind_[i]);
+      }
+  for (const auto i : kinds)
+    if (!is_whole() || (offloads(pass) && i + 1 < table.layers.size()))
+      templates_[i] = make_block(i);
   buffer = device::Buffer(plan_at(nullptr, pass), device::Counted::no);
   plan(pass);
   if (offloads(pass)) offload = std::make_unique<ActivationOffload>(in_turns_);
+}
+
+void Activations::make_passes(const std::vector<LayerRange>& chunks) {
+  for (const auto& layers : chunks) {
+    auto& of_chunk = passes_.emplace_back();
+    for (int i = 0; i < layers.in_flight; ++i) of_chunk.push_back({layers, {}, {}, {}});
+  }
 }
 
 void Activations::plan(const PassShape& pass) {
@@ -48,16 +64,18 @@ void Activations::plan(const PassShape& pass) {
 }
 
 ActivationCheckpointing Activations::checkpointing_of(std::size_t layer) const {
-  if (layer + 1 == blocks.size()) return ActivationCheckpointing::none;
+  if (is_whole() && layer + 1 == table_.layers.size()) return ActivationCheckpointing::none;
   if (std::cmp_less(layer, memory_.full_checkpointing_layers)) return ActivationCheckpointing::full;
   return memory_.activation_checkpointing;
 }
 
 void Activations::plan_blocks(ArenaAllocator& plan, const PassShape& pass) {
+  if (!is_whole()) return plan_passes(plan, pass);
+  const auto& blocks = whole().blocks;
   auto& last_block = *blocks.back();
   last_block.plan(plan, pass, checkpointing_of(blocks.size() - 1), nullptr, nullptr);
   if (offloads(pass)) {
-    plan_templates(plan, pass);
+    plan_templates(plan, pass, ActivationCheckpointing::full);
     in_turns_ = plan_in_turns(plan, pass);
     return;
   }
@@ -65,10 +83,31 @@ void Activations::plan_blocks(ArenaAllocator& plan, const PassShape& pass) {
     blocks[i]->plan(plan, pass, checkpointing_of(i), &last_block, alike(i));
 }
 
-/// Their attention keeps as little as there is.
-void Activations::plan_templates(ArenaAllocator& plan, const PassShape& pass) {
-  for (const auto& [layer, block] : templates_)
-    block->plan(plan, pass, ActivationCheckpointing::full, blocks.back().get(), nullptr);
+/// Plans what each chunk keeps for each micro-batch in flight, and once what all recompute.
+void Activations::plan_passes(ArenaAllocator& plan, const PassShape& pass) {
+  const bool recomputes = memory_.activation_checkpointing != ActivationCheckpointing::none ||
+                          memory_.full_checkpointing_layers > 0;
+  plan_templates(plan, pass,
+                 recomputes ? ActivationCheckpointing::none : ActivationCheckpointing::full);
+  const Block* shared = templates_.begin()->second.get();
+  for (auto& of_chunk : passes_)
+    for (auto& [layers, blocks, output, hidden] : of_chunk) {
+      for (std::size_t i = 0; i < blocks.size(); ++i)
+        blocks[i]->plan(plan, pass, checkpointing_of(layers.first + i), shared,
+                        alike(layers.first + i));
+      if (layers.last == table_.layers.size())
+        output = plan.take(pass.dtype, {pass.residual.rows, pass.residual.cols});
+    }
+}
+
+/// `checkpointing`: the mode whose tensors are there for attention, if no layer has them.
+void Activations::plan_templates(ArenaAllocator& plan, const PassShape& pass,
+                                 ActivationCheckpointing checkpointing) {
+  const Block* last = is_whole() ? whole().blocks.back().get() : nullptr;
+  for (const auto& [layer, block] : templates_) {
+    block->plan(plan, pass, last ? ActivationCheckpointing::full : checkpointing, last, nullptr);
+    if (!last) last = block.get();  // they share attention's tensors
+  }
 }
 
 /// Returns the block whose MLP or experts the layer shares; null if it is that one itself.
@@ -76,11 +115,12 @@ const Block* Activations::alike(std::size_t layer) const {
   const auto last = last_of_kind_[layer];
   if (const auto found = templates_.find(last); found != templates_.end())
     return found->second.get();
-  return last == layer ? nullptr : blocks[last].get();
+  return last == layer ? nullptr : whole().blocks[last].get();
 }
 
 /// Plans slots that all layers except the last use in turn, each as large as the largest layer.
 std::vector<Tensor> Activations::plan_in_turns(ArenaAllocator& plan, const PassShape& pass) {
+  const auto& blocks = whole().blocks;
   const auto count = blocks.size() - 1;
   const auto plan_layer = [&](std::size_t layer, std::byte* base) {
     ArenaAllocator place(base);

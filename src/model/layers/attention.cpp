@@ -41,7 +41,7 @@ void Attention::plan_kept(ArenaAllocator& plan, const PassShape& pass,
   const auto M = pass.tokens();
   Tensors& t = tensors_;
   if (checkpointing != ActivationCheckpointing::full) {
-    t.qkv = plan.take(pass.dtype, {M, (heads_.q + 2 * heads_.kv) * heads_.dim});
+    t.qkv = plan.take(pass.dtype, {M, qkv_columns()});
     if (ids_.q_norm) {
       t.q_norm_rms = plan.take(DType::f32, {M, norms_projections_ ? 1 : heads_.q});
       t.k_norm_rms = plan.take(DType::f32, {M, norms_projections_ ? 1 : heads_.kv});
@@ -58,8 +58,8 @@ void Attention::plan_shared(ArenaAllocator& plan, const PassShape& pass) {
   if (norms_projections_ && pass.tensor_ranks > 1)
     t.row_sums = plan.take(DType::f32, {pass.tensor_ranks, 2 * pass.tokens()});
   if (!pass.has_backward()) return;
-  t.d_out = plan.take(pass.dtype, {pass.tokens(), t.out.cols()});
-  t.d_qkv = plan.take(pass.dtype, {pass.tokens(), t.qkv.cols()});
+  t.d_out = plan.take(pass.dtype, {pass.tokens(), heads_.q * heads_.dim});
+  t.d_qkv = plan.take(pass.dtype, {pass.tokens(), qkv_columns()});
   t.d_softmax = plan.take(DType::f32, {pass.batch, heads_.q, pass.sequence});
 }
 

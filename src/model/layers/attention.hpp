@@ -41,6 +41,7 @@ class Attention {
   const Tensors& tensors() const { return tensors_; }
   /// Columns of the keys, and of the values, that this rank caches per token.
   std::int64_t kv_columns() const { return heads_.kv * heads_.dim; }
+  std::int64_t qkv_columns() const { return heads_.q * heads_.dim + 2 * kv_columns(); }
 
   /// Starts from another layer's tensors, of which this one replaces those that it keeps.
   void share(const Attention& other) { tensors_ = other.tensors_; }
