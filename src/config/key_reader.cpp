@@ -154,6 +154,14 @@ void KeyReader::named_words(std::string_view name, std::vector<train::Validation
     value.push_back({key, words_in(files, fmt::format("{}.{}", path(name), excerpt(key)))});
 }
 
+void KeyReader::automatic(std::string_view name, std::vector<std::int64_t>& value, Range range) {
+  const Node* node = lookup(name);
+  if (node != nullptr && node->kind == Node::Kind::scalar && node->scalar == "auto")
+    value.clear();
+  else
+    key(name, value, range);
+}
+
 void KeyReader::key(std::string_view name, std::vector<std::int64_t>& value, Range range) {
   const Node* node = lookup(name);
   if (node == nullptr) return;

@@ -94,6 +94,8 @@ class KeyReader {
     else
       key(name, value, range, "an integer or auto");
   }
+  /// Reads a list of integers, or `auto`, which is stored as an empty one.
+  void automatic(std::string_view name, std::vector<std::int64_t>& value, Range range);
   /// Reads a list of two numbers.
   void pair(std::string_view name, double& first, double& second, Range range);
   /// Reads a list of pairs of numbers whose first ones ascend.

@@ -70,6 +70,12 @@ class KeyWriter {
     for (const auto& [word, meaning] : enum_names(E{}).words)
       if (meaning == value) line(name, fmt::format(" {}", word));
   }
+  void automatic(std::string_view name, const std::vector<std::int64_t>& value, Range range) {
+    if (value.empty())
+      line(name, " auto");
+    else
+      key(name, value, range);
+  }
   template <std::integral T>
   void automatic(std::string_view name, T value, Range = {}) {
     line(name, value == 0 ? " auto" : fmt::format(" {}", value));

@@ -76,6 +76,7 @@ void parallel_keys(Io& io, Inputs& in) {
     io.section("axes", [&] {
       io.automatic("replicate", in.mesh.replicate);
       io.automatic("shard", in.mesh.shard);
+      io.key("pipeline", in.mesh.pipeline, at_least(1));
       io.key("expert", in.mesh.expert, at_least(1));
       io.key("context", in.mesh.context, at_least(1));
       io.key("tensor", in.mesh.tensor, at_least(1));
@@ -83,6 +84,10 @@ void parallel_keys(Io& io, Inputs& in) {
     io.key("allow_expert_across_nodes", in.mesh.allow_expert_across_nodes);
     io.key("allow_tensor_across_nodes", in.mesh.allow_tensor_across_nodes);
     io.automatic("ranks_per_node", in.mesh.ranks_per_node);
+  });
+  io.section("pipeline", [&] {
+    io.key("chunks", in.pipeline.chunks, at_least(1));
+    io.automatic("layers", in.pipeline.layers, at_least(1));
   });
   io.section("tensor", [&] { io.key("residual", in.tensor.residual); });
   io.section("sharding", [&] {

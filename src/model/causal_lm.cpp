@@ -78,12 +78,21 @@ void CausalLM::train(Weights& weights, const Batch& batch, float scale) {
   backward(weights, batch, {}, activations_.d_residual, scale);
 }
 
+/// Enters the root's own parameters for a chunk's pass. Of several chunks only those at the ends of
+/// the model use them (a tied embedding), so that a backward pass leaves none without gradient.
+std::unique_ptr<UnshardGuard> CausalLM::enter_root(Weights& weights, const ChunkPass& chunk,
+                                                   Pass pass) const {
+  const bool at_an_end = chunk.layers.first == 0 || chunk.layers.last == table_.layers.size();
+  if (activations_.chunks() > 1 && !at_an_end) return nullptr;
+  return std::make_unique<UnshardGuard>(weights, table_.root, pass);
+}
+
 void CausalLM::forward(Weights& weights, const Batch& batch, const Place& place, const Tensor& in,
                        const Tensor& out) {
-  const UnshardGuard guard(weights, table_.root, Pass::forward);
+  auto& chunk = activations_.of(place.chunk, place.micro_batch);
+  const auto guard = enter_root(weights, chunk, Pass::forward);
   balance_.begin_forward(stream_);
-  run_forward(training_context(weights, batch, {}), batch,
-              activations_.of(place.chunk, place.micro_batch), in, out);
+  run_forward(training_context(weights, batch, {}), batch, chunk, in, out);
   balance_.end_forward(stream_);
 }
 
@@ -105,9 +114,9 @@ void CausalLM::run_forward(const BlockContext& ctx, const Batch& batch, ChunkPas
 
 void CausalLM::backward(Weights& weights, const Batch& batch, const Place& place,
                         const Tensor& gradient, float scale) {
-  const UnshardGuard guard(weights, table_.root, Pass::backward);
-  const BlockContext ctx = training_context(weights, batch, gradient);
   const ChunkPass& chunk = activations_.of(place.chunk, place.micro_batch);
+  const auto guard = enter_root(weights, chunk, Pass::backward);
+  const BlockContext ctx = training_context(weights, batch, gradient);
   const bool is_last = chunk.layers.last == table_.layers.size();
   if (is_last) head_backward(ctx, chunk.hidden, batch.targets, scale);
   balance_.begin_backward(stream_);
@@ -122,9 +131,9 @@ void CausalLM::evaluate(Weights& weights, const Batch& batch) {
 
 void CausalLM::evaluate(Weights& weights, const Batch& batch, const Place& place, const Tensor& in,
                         const Tensor& out) {
-  const UnshardGuard guard(weights, table_.root, Pass::evaluate);
-  const BlockContext ctx = context(weights, batch, Pass::evaluate);
   auto& chunk = activations_.of(place.chunk, place.micro_batch);
+  const auto guard = enter_root(weights, chunk, Pass::evaluate);
+  const BlockContext ctx = context(weights, batch, Pass::evaluate);
   run_forward(ctx, batch, chunk, in, out);
   if (chunk.layers.last != table_.layers.size()) return;
   head(ctx, chunk.hidden, batch.targets);

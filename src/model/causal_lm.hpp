@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "core/tensor.hpp"
@@ -103,6 +104,8 @@ class CausalLM {
  private:
   BlockContext context(Weights& weights, const Batch& batch, Pass pass);
   BlockContext training_context(Weights& weights, const Batch& batch, const Tensor& gradient);
+  std::unique_ptr<UnshardGuard> enter_root(Weights& weights, const ChunkPass& chunk,
+                                           Pass pass) const;
   void run_forward(const BlockContext& ctx, const Batch& batch, ChunkPass& chunk, const Tensor& in,
                    const Tensor& out);
   void head(const BlockContext& ctx, const Residual& hidden, const Tensor& targets);

@@ -38,11 +38,12 @@ struct PlacedMatrix {
   }
 };
 
-/// Returns a unit's trained matrices in the order of their elements; a stack has one for each
-/// expert.
-std::vector<PlacedMatrix> matrices_of(const sharding::ShardLayout& layout, std::size_t unit) {
+/// Returns a unit's trained matrices in the order of their elements, if the rank's stage holds it;
+/// a stack has one for each expert.
+std::vector<PlacedMatrix> matrices_of(const sharding::ShardLayout& layout, std::size_t unit,
+                                      int rank) {
   std::vector<PlacedMatrix> matrices;
-  if (layout.units()[unit].frozen) return matrices;
+  if (layout.units()[unit].frozen || !layout.holds(unit, rank)) return matrices;
   for (const auto id : layout.units()[unit].parameters) {
     if (!is_hidden_matrix(layout.table()[id])) continue;
     const auto& shape = layout.local_shape(id);
@@ -121,7 +122,7 @@ Muon::Muon(const MuonOptions& options, double weight_decay, sharding::ShardedSta
     group.work.resize(static_cast<std::size_t>(axis.size));
     exchanges_.push_back(plan(u, group));
     exchanges_.back().axis = &axis;
-    const auto matrices = matrices_of(layout, u);
+    const auto matrices = matrices_of(layout, u, state.rank());
     for (const auto& matrix : matrices) {
       max_matrix = std::max(max_matrix, matrix.numel());
       const auto side = std::min(matrix.rows, matrix.cols);
@@ -140,7 +141,7 @@ Muon::Muon(const MuonOptions& options, double weight_decay, sharding::ShardedSta
 Muon::Exchange Muon::plan(std::size_t unit, Group& group) {
   const auto& layout = state_.layout();
   const auto& u = layout.units()[unit];
-  auto matrices = matrices_of(layout, unit);
+  auto matrices = matrices_of(layout, unit, state_.rank());
   assign(matrices, group.work);
   const auto me = layout.dims().rank_in_group(u.sharded, state_.rank());
   const auto count_of = [&](int holder, int owner) {

@@ -38,21 +38,21 @@ double squared_norm_share(const sharding::ShardedState& state) {
   const auto& dims = layout.dims();
   auto& stream = state.stream();
   const auto is_first = [&](model::ParameterId id) {  // first among its replicas
-    return dims.rank_in_group(layout.placement(id).replicated(dims), state.rank()) == 0;
+    return layout.placement(id).is_first_copy(dims, state.rank());
   };
   const auto counts_all = [&](const sharding::ShardedState::Group& group) {
-    return std::ranges::all_of(group.units, [&](std::size_t u) {
+    return std::ranges::all_of(group.held, [&](std::size_t u) {
       return std::ranges::all_of(layout.units()[u].parameters, is_first);
     });
   };
   double sum = 0;
   for (const auto& group : state.groups()) {
-    if (group.frozen) continue;
+    if (group.frozen || group.held.empty()) continue;
     if (counts_all(group)) {
       sum += ops::sum_of_squares(stream, group.gradients);
       continue;
     }
-    for (const auto u : group.units)
+    for (const auto u : group.held)
       for (const auto& piece : layout.pieces(u, state.rank()))
         if (is_first(piece.parameter))
           sum += ops::sum_of_squares(stream,

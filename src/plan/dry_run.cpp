@@ -5,6 +5,8 @@
 #include "checkpoint/format/state.hpp"
 #include "optim/optimizer.hpp"
 #include "plan/step_plan.hpp"
+#include "train/engine/pipeline.hpp"
+#include "train/engine/pipeline_walk.hpp"
 
 namespace llamesh::plan {
 namespace {
@@ -32,6 +34,7 @@ DryRun dry_run(const train::Setup& setup, const device::Hardware& hardware,
                 seen.groups);
   seen.simulated = static_cast<int>(logs.size());
   check_groups_agree(setup.mesh, classes, logs);
+  train::walk_pipeline(setup.pipeline, {.forward = 1, .backward = 2}, train::Pipeline::depth);
   check_owned_once(*setup.layout);
   const auto groups = checkpoint::groups_of(optim::moments_of(setup.inputs.optimizer),
                                             !train::refers_to_base(setup.inputs));

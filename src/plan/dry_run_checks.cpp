@@ -93,6 +93,7 @@ std::vector<Owners> owners_of(const sharding::ShardLayout& layout, std::size_t u
     auto of = owners.begin();
     for (const auto& piece : layout.pieces(unit, rank)) {  // in the order of the parameters
       while (of->parameter != piece.parameter) ++of;
+      if (!layout.placement(piece.parameter).counts_on(dims, rank)) continue;
       const auto replica = static_cast<std::size_t>(dims.rank_in_group(of->replicated, rank));
       of->copies[replica].push_back(
           {rank, layout.part_of(piece.parameter, rank), piece.begin, piece.count});
@@ -239,8 +240,8 @@ void check_groups_are_made_alike(const comm::ParallelDims& dims, const RankClass
 }
 
 /// Every rank is in the group once, at the place that it takes itself to be at.
-void check_members(const comm::ParallelDims& dims, comm::AxisSet along, std::string_view name,
-                   const std::vector<int>& group, std::vector<bool>& seen) {
+void check_members(const comm::ParallelDims& dims, const comm::RankGroups& along,
+                   std::string_view name, const std::vector<int>& group, std::vector<bool>& seen) {
   for (int i = 0; i < std::ssize(group); ++i) {
     const int member = group[static_cast<std::size_t>(i)];
     if (seen[static_cast<std::size_t>(member)] || dims.rank_in_group(along, member) != i)
@@ -249,12 +250,31 @@ void check_members(const comm::ParallelDims& dims, comm::AxisSet along, std::str
   }
 }
 
-/// Takes all ranks through their calls, each of which blocks its rank.
+/// Returns true if a call moves data from one rank of a pair to the other.
+bool is_transfer(const comm::GroupCalls& group, std::size_t call) {
+  return group.along.first_pair >= 0 && group.calls[call].from != group.calls[call].to;
+}
+
+/// Each transfer has a sender and a receiver.
+void check_transfers(const comm::GroupCalls& group, const std::vector<comm::CollectiveCall>& of_a,
+                     const std::vector<comm::CollectiveCall>& of_b, int a, int b) {
+  const auto sends = [](const comm::CollectiveCall& call) {
+    return call.to != comm::CollectiveCall::none;
+  };
+  for (std::size_t i = 0; i < of_a.size(); ++i)
+    if (is_transfer(group, i) && sends(of_a[i]) == sends(of_b[i]))
+      fail(violated, "ranks {} and {} of a pair along {} both {} in call {}, {}", a, b, group.name,
+           sends(of_a[i]) ? "send" : "receive", i + 1, describe(of_a[i]));
+}
+
+/// Takes all ranks through their calls, each of which blocks its rank; except transfers between
+/// pipeline stages, which have their own streams (train::walk_pipeline()).
 class BlockingRanks {
  public:
   BlockingRanks(const comm::ParallelDims& dims, const RankClasses& classes,
                 const std::vector<comm::CollectiveLog>& by_class)
-      : classes_(classes), by_class_(by_class), done_(count(dims)) {
+      : classes_(classes), done_(count(dims)) {
+    for (const auto& log : by_class) orders_.push_back(blocking(log));
     for (const auto& group : by_class.front().groups) {
       auto& kind = kinds_.emplace_back(group.name, std::vector<int>(count(dims)),
                                        std::vector<std::vector<int>>(count(dims)),
@@ -298,8 +318,15 @@ class BlockingRanks {
   static std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
   static std::size_t count(const comm::ParallelDims& dims) { return at(dims.ranks()); }
 
+  /// Returns the group of each call that blocks.
+  static std::vector<std::size_t> blocking(const comm::CollectiveLog& log) {
+    std::vector<std::size_t> order, called(log.groups.size());
+    for (const auto g : log.order)
+      if (!is_transfer(log.groups[g], called[g]++)) order.push_back(g);
+    return order;
+  }
   const std::vector<std::size_t>& order_of(int rank) const {
-    return by_class_[at(classes_.of_rank[at(rank)])].order;
+    return orders_[at(classes_.of_rank[at(rank)])];
   }
   bool is_done(int rank) const { return done_[at(rank)] == order_of(rank).size(); }
   Kind& next_of(int rank) { return kinds_[order_of(rank)[done_[at(rank)]]]; }
@@ -318,8 +345,8 @@ class BlockingRanks {
   }
 
   const RankClasses& classes_;
-  const std::vector<comm::CollectiveLog>& by_class_;
-  std::vector<std::size_t> done_;  ///< by rank: calls
+  std::vector<std::vector<std::size_t>> orders_;  ///< by class: the group of each call
+  std::vector<std::size_t> done_;                 ///< by rank: calls
   std::vector<Kind> kinds_;
 };
 
@@ -330,16 +357,21 @@ void check_groups_agree(const comm::ParallelDims& dims, const RankClasses& class
   check_groups_are_made_alike(dims, classes, by_class);
   for (std::size_t g = 0; g < by_class.front().groups.size(); ++g) {
     const auto& [name, along, calls] = by_class.front().groups[g];
-    const auto of = [&](int rank) -> const std::vector<comm::CollectiveCall>& {
+    const auto of_group = [&](int rank) -> const comm::GroupCalls& {
       const auto c = classes.of_rank[static_cast<std::size_t>(rank)];
-      return by_class[static_cast<std::size_t>(c)].groups[g].calls;
+      return by_class[static_cast<std::size_t>(c)].groups[g];
+    };
+    const auto of = [&](int rank) -> const std::vector<comm::CollectiveCall>& {
+      return of_group(rank).calls;
     };
     std::set<std::pair<const void*, const void*>> equal;  // of the calls of two classes
+    std::vector<std::pair<int, int>> pairs;
     std::vector<bool> seen(static_cast<std::size_t>(dims.ranks()));
     for (int rank = 0; rank < dims.ranks(); ++rank) {
       if (dims.rank_in_group(along, rank) != 0) continue;
       const auto group = dims.group(along, rank);
       check_members(dims, along, name, group, seen);
+      if (along.first_pair >= 0 && group.size() == 2) pairs.emplace_back(group[0], group[1]);
       for (const int member : group) {
         if (&of(rank) == &of(member) || !equal.insert({&of(rank), &of(member)}).second) continue;
         if (of(rank) != of(member))
@@ -349,6 +381,7 @@ void check_groups_agree(const comm::ParallelDims& dims, const RankClasses& class
     }
     if (std::ranges::count(seen, true) != dims.ranks())
       fail(violated, "not every rank is in a group along {}", name);
+    for (const auto& [a, b] : pairs) check_transfers(of_group(a), of(a), of(b), a, b);
   }
   // Ranks that call along the same axes in the same order never wait in a circle: by induction all
   // of them come to their next call.

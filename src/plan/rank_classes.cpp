@@ -14,10 +14,11 @@ using Numbers = std::vector<std::int64_t>;
 
 /// Differences between a rank and the others.
 struct Place {
+  int stage = 0;    ///< in the pipeline
   int nodes = 0;    ///< the same number: groups along each set of axes are on as many nodes
   Numbers partial;  ///< piece after piece of its partial sums: the axes, and the count
   bool operator<(const Place& other) const {
-    return std::tie(nodes, partial) < std::tie(other.nodes, other.partial);
+    return std::tie(stage, nodes, partial) < std::tie(other.stage, other.nodes, other.partial);
   }
   std::int64_t elements() const {
     std::int64_t sum = 0;
@@ -45,31 +46,34 @@ void find_nodes(const train::Setup& setup, std::vector<Place>& places) {
   }
 }
 
-/// By number of a shard along these axes one of the ranks that have it.
-std::vector<int> holders(const comm::ParallelDims& dims, comm::AxisSet sharded) {
+/// By number of a shard along these axes one of the ranks that have it, in one of these stages.
+std::vector<int> holders(const comm::ParallelDims& dims, comm::AxisSet sharded,
+                         const std::vector<int>& stages) {
   std::vector<int> ranks(static_cast<std::size_t>(dims.group_size(sharded)));
   for (int rank = 0; rank < dims.ranks(); ++rank)
-    ranks[static_cast<std::size_t>(dims.rank_in_group(sharded, rank))] = rank;
+    if (sharding::is_in_stage(stages, dims, rank))
+      ranks[static_cast<std::size_t>(dims.rank_in_group(sharded, rank))] = rank;
   return ranks;
 }
 
 void find_partial(const train::Setup& setup, std::vector<Place>& places) {
   const auto& layout = *setup.layout;
   const auto& dims = setup.mesh;
-  std::map<unsigned long, std::vector<int>> by_axes;  // holders()
+  std::map<std::pair<unsigned long, std::vector<int>>, std::vector<int>> known;  // holders()
   for (std::size_t u = 0; u < layout.units().size(); ++u) {
     const auto& unit = layout.units()[u];
     const auto is_partial = [&](model::ParameterId id) {
       return layout.placement(id).partial.any();
     };
     if (unit.frozen || std::ranges::none_of(unit.parameters, is_partial)) continue;
-    auto& ranks = by_axes[unit.sharded.to_ulong()];
-    if (ranks.empty()) ranks = holders(dims, unit.sharded);
+    auto& ranks = known[{unit.sharded.to_ulong(), unit.stages}];
+    if (ranks.empty()) ranks = holders(dims, unit.sharded, unit.stages);
     for (const int holder : ranks)
       for (const auto& piece : layout.pieces(u, holder)) {
         if (!is_partial(piece.parameter)) continue;
         const auto axes = layout.placement(piece.parameter).partial.to_ulong();
         for (const int rank : dims.group(dims.all() & ~unit.sharded, holder)) {
+          if (!layout.holds(u, rank)) continue;
           auto& partial = places[static_cast<std::size_t>(rank)].partial;
           partial.push_back(static_cast<std::int64_t>(axes));
           partial.push_back(piece.count);
@@ -80,6 +84,8 @@ void find_partial(const train::Setup& setup, std::vector<Place>& places) {
 
 std::vector<Place> places_of(const train::Setup& setup) {
   std::vector<Place> places(static_cast<std::size_t>(setup.mesh.ranks()));
+  for (int rank = 0; rank < setup.mesh.ranks(); ++rank)
+    places[static_cast<std::size_t>(rank)].stage = setup.stage(rank);
   find_nodes(setup, places);
   find_partial(setup, places);
   return places;
@@ -110,14 +116,14 @@ RankClasses every_rank(const train::Setup& setup) {
 
 std::vector<int> peak_memory_candidates(const train::Setup& setup) {
   const auto places = places_of(setup);
-  std::map<int, int> fullest;  // by nodes
+  std::map<std::pair<int, int>, int> fullest;  // by stage and nodes
   for (int rank = 0; rank < std::ssize(places); ++rank) {
     const auto& place = places[static_cast<std::size_t>(rank)];
-    auto& most = fullest.try_emplace(place.nodes, rank).first->second;
+    auto& most = fullest.try_emplace({place.stage, place.nodes}, rank).first->second;
     if (place.elements() > places[static_cast<std::size_t>(most)].elements()) most = rank;
   }
   std::vector<int> ranks;
-  for (const auto& [nodes, rank] : fullest) ranks.push_back(rank);
+  for (const auto& [alike, rank] : fullest) ranks.push_back(rank);
   std::ranges::sort(ranks);
   return ranks;
 }

@@ -5,12 +5,15 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <exception>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "checkpoint/format/state.hpp"
 #include "checkpoint/memory/snapshot_plan.hpp"
 #include "comm/mesh/device_mesh.hpp"
+#include "comm/mpi/session.hpp"
 #include "device/buffer.hpp"
 #include "device/device.hpp"
 #include "device/host_memory.hpp"
@@ -183,21 +186,28 @@ void record_memory_checkpoints(const train::Setup& setup, const SimulatedRank& s
   plan.remote_replicas = plan.memory_checkpoints - bytes(checkpoint::RemoteReplicas::off);
 }
 
-/// Simulates the steps; leaves out the rates, which record_speed() adds.
+/// Simulates the steps; leaves out the rates, which record_speed() adds. `time`: shared with the
+/// other pipeline stages, or null.
 StepPlan simulate(device::Simulation& simulation, const train::Setup& setup, int rank,
-                  std::int64_t micro_batches, comm::CollectiveLog& log) {
+                  std::int64_t micro_batches, comm::CollectiveLog& log,
+                  comm::SharedTime* time = nullptr) {
   const ThreadsOfRank threads(simulation.hardware());
   simulation.use_rates_of(setup.inputs.precision.parameters);
   multiply_as_measured(setup.inputs.precision.parameters);
-  comm::DeviceMesh mesh(setup.topology, setup.mesh, rank, &log);
+  comm::DeviceMesh mesh(setup.topology, setup.mesh, rank, &log, time);
   SimulatedRank simulated(setup, mesh, micro_batches);
   const double exchange = exchange_seconds(simulation.hardware(), setup.topology);
+  const auto meet_others = [&] {
+    if (time) simulation.host_waits_until(time->meet(simulation.now()));
+    simulation.host_waits(exchange);
+  };
   auto& meter = simulation.meter();
   StepPlan plan;
   plan.rank = rank;
   plan.checkpoint_bytes = simulated.checkpoint_bytes();
   record_memory_checkpoints(setup, simulated, plan);
   for (int step = 1; step <= 2; ++step) {  // pools grow in the first one
+    if (time) simulation.host_waits_until(time->meet(simulation.now()));
     const double start = simulation.now();
     const double exposed = simulation.exposed_seconds();
     const auto copied = simulation.copied_by_host();
@@ -205,13 +215,14 @@ StepPlan simulate(device::Simulation& simulation, const train::Setup& setup, int
     const auto called = calls_in(log);
     meter.start_interval();
     simulation.clear_kernel_log();
-    simulation.host_waits(exchange);  // the number of tokens
+    meet_others();  // for the number of tokens
     simulated.passes();
     plan.allocated_after_step = meter.in_use();
     plan.peak = meter.peak();
     plan.at_peak = meter.by_use_at_peak();
-    simulation.host_waits(exchange);  // loss and norm
+    meet_others();  // for loss and norm
     simulated.update();
+    if (time) simulation.host_waits_until(time->meet(simulation.now()));
     plan.seconds = simulation.now() - start;
     plan.exposed_seconds = simulation.exposed_seconds() - exposed;
     plan.over_host_link = simulation.copied_by_host() - copied;
@@ -220,6 +231,52 @@ StepPlan simulate(device::Simulation& simulation, const train::Setup& setup, int
   }
   plan.on_host = simulation.host_meter().in_use();
   return plan;
+}
+
+/// Simulates all stages of a rank's pipeline side by side, each on its thread. Returns the plans of
+/// its ranks, by stage; `logs` has a place for each.
+std::vector<StepPlan> simulate_stages(const device::Hardware& hardware, double expert_imbalance,
+                                      const train::Setup& setup, int rank,
+                                      std::int64_t micro_batches,
+                                      std::vector<comm::CollectiveLog>& logs) {
+  const auto ranks = setup.mesh.group(setup.mesh.pipeline(), rank);
+  comm::SharedTime time(static_cast<int>(ranks.size()));
+  std::vector<StepPlan> plans(ranks.size());
+  std::vector<std::exception_ptr> failures(ranks.size());
+  logs.resize(ranks.size());
+  const auto simulate_stage = [&](std::size_t stage) {
+    try {
+      device::Simulation simulation(hardware, expert_imbalance);
+      plans[stage] = simulate(simulation, setup, ranks[stage], micro_batches, logs[stage], &time);
+    } catch (const comm::PeerFailure&) {  // another stage has failed
+    } catch (...) {
+      failures[stage] = std::current_exception();
+      time.fail();
+    }
+  };
+  std::vector<std::jthread> threads;
+  for (std::size_t stage = 0; stage < ranks.size(); ++stage)
+    threads.emplace_back(simulate_stage, stage);
+  threads.clear();  // waits for them
+  for (const auto& failure : failures)
+    if (failure) std::rethrow_exception(failure);
+  return plans;
+}
+
+/// Returns how many of a step's micro-batches are simulated, and how many follow at a time from
+/// then on.
+struct Simulated {
+  std::int64_t taken, at_a_time;
+};
+Simulated micro_batches_to_simulate(const train::Setup& setup, std::int64_t at_least) {
+  const std::int64_t stages = setup.mesh.group_size(setup.mesh.pipeline());
+  const auto all = setup.micro_batches;
+  if (stages == 1) return {std::min(all, at_least), 1};
+  // A pipeline fills and empties once a step; interleaved chunks take a round at a time.
+  const auto at_a_time = setup.inputs.pipeline.chunks == 1 ? 1 : stages;
+  if (all % at_a_time != 0) return {all, at_a_time};
+  const auto filled = std::max(at_least, 3 * stages);
+  return {std::min(all, (filled + at_a_time - 1) / at_a_time * at_a_time), at_a_time};
 }
 
 /// Extends `plan` by `more` micro-batches, each of which adds as much as the last one added to
@@ -283,15 +340,23 @@ StepPlan plan_step(const train::Setup& setup, const device::Hardware& of_rank, i
                    std::int64_t most, comm::CollectiveLog* log, double expert_imbalance) {
   expects(most >= 2, "a step of {} micro-batches to extend", most);
   const auto hardware = with_threads(of_rank, setup.inputs.train.threads);
+  const auto stage = static_cast<std::size_t>(setup.stage(rank));
   const auto of = [&](std::int64_t micro_batches, comm::CollectiveLog& into) {
-    device::Simulation simulation(hardware, expert_imbalance);
-    return simulate(simulation, setup, rank, micro_batches, into);
+    if (setup.mesh.group_size(setup.mesh.pipeline()) == 1) {
+      device::Simulation simulation(hardware, expert_imbalance);
+      return simulate(simulation, setup, rank, micro_batches, into);
+    }
+    std::vector<comm::CollectiveLog> logs;
+    auto plans = simulate_stages(hardware, expert_imbalance, setup, rank, micro_batches, logs);
+    into = std::move(logs[stage]);
+    return std::move(plans[stage]);
   };
-  const auto taken = std::min(setup.micro_batches, most);
+  const auto [taken, at_a_time] = micro_batches_to_simulate(setup, most);
   comm::CollectiveLog unwanted, of_shorter;
   auto plan = of(taken, log ? *log : unwanted);
   if (taken < setup.micro_batches)
-    plan = extended(std::move(plan), of(taken - 1, of_shorter), setup.micro_batches - taken);
+    plan = extended(std::move(plan), of(taken - at_a_time, of_shorter),
+                    (setup.micro_batches - taken) / at_a_time);
   record_speed(setup, hardware, plan);
   return plan;
 }

@@ -24,7 +24,7 @@ struct StepPlan : train::PlannedMemory {
   /// Calls in the rank's group along some axes.
   struct Group {
     std::string axis;
-    comm::AxisSet along;
+    comm::RankGroups along;
     std::int64_t collectives;  ///< calls per step
   };
   std::vector<Group> groups;
@@ -44,7 +44,9 @@ device::Hardware as_attained(device::Hardware hardware);
 /// Simulates two steps of the real Engine on `rank`. The second step counts, since pools grow in
 /// the first. Needs neither MPI nor data, and does not touch the process's own device. `of_rank` is
 /// the rank's hardware; on a CPU it uses train.threads cores. Simulates the first `most`
-/// micro-batches and extrapolates the rest from the last one. `log`, if any, receives the rank's
+/// micro-batches (with pipeline stages, at least until each stage alternates between forward and
+/// backward passes) and extrapolates the rest from the last one. All stages are simulated side by
+/// side, so that `seconds` has the waits of one for the other. `log`, if any, receives the rank's
 /// calls in both steps and before; its subjects belong to the setup. `expert_imbalance`: rows that
 /// the rank receives along an expert axis, relative to their mean, 1 to the axis's size.
 StepPlan plan_step(const train::Setup& setup, const device::Hardware& of_rank, int rank = 0,
@@ -90,17 +92,17 @@ struct RankClasses {
   std::vector<int> first;    ///< class -> its lowest rank
 };
 
-/// Classifies ranks by everything that their collectives and memory depend on: the number of nodes
-/// in each of their groups, and the pieces of partial sums that they must complete
-/// (Placement::partial). All else in a ShardedState, an Fsdp and a model has the same size on every
-/// rank. Pure.
+/// Classifies ranks by everything that their collectives and memory depend on: their pipeline
+/// stage, the number of nodes in each of their groups, and the pieces of partial sums that they
+/// must complete (Placement::partial). All else in a ShardedState, an Fsdp and a model has the same
+/// size on every rank. Pure.
 RankClasses rank_classes(const train::Setup& setup);
 
 /// Returns a separate class for each rank. Pure.
 RankClasses every_rank(const train::Setup& setup);
 
-/// Returns candidates for the rank with peak memory: among ranks with equal node counts per group,
-/// the one with the most elements to complete. Pure.
+/// Returns candidates for the rank with peak memory: among ranks of a stage with equal node counts
+/// per group, the one with the most elements to complete. Pure.
 std::vector<int> peak_memory_candidates(const train::Setup& setup);
 
 /// Resolves `sharding.keep_bf16_weights: auto`. bf16 weights are kept if the peak-memory rank's

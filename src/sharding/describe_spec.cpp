@@ -21,7 +21,9 @@ std::string axes_of(const Placement& placement, const comm::ParallelDims& dims) 
     parts.push_back(fmt::format("[{}]", fmt::join(dim_names, ", ")));
   if (dims.group_size(placement.sharded) > 1)
     parts.push_back("flat over " + comm::to_string(dims.without_ones(placement.sharded), dims));
-  return parts.empty() ? "whole" : fmt::format("{}", fmt::join(parts, ", "));
+  if (parts.empty()) parts.emplace_back("whole");
+  if (!placement.stages.empty()) parts.push_back(stages_text(placement.stages));
+  return fmt::format("{}", fmt::join(parts, ", "));
 }
 
 /// Returns the bytes of fp32 weight per rank, as if its flat shard ended with this weight.

@@ -58,11 +58,12 @@ Fsdp::Fsdp(ShardedState& state, comm::DeviceMesh& mesh, const ShardingOptions& s
       partial_sums_(state, mesh) {
   if (state.memory() == device::MemoryKind::host) copies_.emplace();
   for (const auto& of_state : state.groups()) {
-    groups_.push_back(make_group(state, of_state));
+    groups_.push_back(make_group(of_state));
     for (const auto u : of_state.units) units_[u].group = &groups_.back();
   }
   for (std::size_t u = 0; u < units_.size(); ++u) {
     UnitState& unit = units_[u];
+    unit.held = layout_.holds(u, state.rank());
     if (!copies_) unit.gradient = state.gradients().shards[u];
     unit.parameters = state.weights(u).gathered;
     unit.stays_gathered = static_cast<bool>(unit.parameters);
@@ -81,7 +82,7 @@ Fsdp::Fsdp(ShardedState& state, comm::DeviceMesh& mesh, const ShardingOptions& s
 }
 
 /// Collective over the mesh.
-Fsdp::Group Fsdp::make_group(const ShardedState& state, const ShardedState::Group& units) {
+Fsdp::Group Fsdp::make_group(const ShardedState::Group& units) {
   auto& shard = mesh_.along(units.sharded);
   auto& reductions = mesh_.reductions_along(units.sharded);
   auto& replicas = mesh_.along(units.replicas);
@@ -105,7 +106,7 @@ Fsdp::Group Fsdp::make_group(const ShardedState& state, const ShardedState::Grou
               replicas,
               SlotPool(gathered_over(shard), count, /*behind=*/0),
               SlotPool(gradients, count, /*behind=*/1),
-              secondary_axis(state, units),
+              secondary_axis(units),
               std::nullopt,
               SlotPool(weight_shards, count, /*behind=*/1),
               SlotPool(gradient_shards, count, /*behind=*/1)};
@@ -116,13 +117,11 @@ Fsdp::Group Fsdp::make_group(const ShardedState& state, const ShardedState::Grou
 
 /// Returns the ranks that jointly hold these units' secondary shards. Null if the units are not
 /// sharded, always gathered, or not resharded to a group. Collective over the mesh.
-comm::DeviceMesh::Axis* Fsdp::secondary_axis(const ShardedState& state,
-                                             const ShardedState::Group& units) {
+comm::DeviceMesh::Axis* Fsdp::secondary_axis(const ShardedState::Group& units) {
   if (reshard_rule_ != Reshard::to_group) return nullptr;
   const auto inner = mesh_.dims().inner("shard");
   expects(inner.any(), "the shard axis of {} is not split", comm::to_string(mesh_.dims()));
-  const bool stays_gathered = static_cast<bool>(state.weights(units.units.front()).gathered);
-  if ((units.sharded & inner).none() || stays_gathered) return nullptr;
+  if ((units.sharded & inner).none() || units.stays_gathered) return nullptr;
   return &mesh_.along(inner | (units.sharded & mesh_.dims().named({"expert", "context"})));
 }
 
@@ -145,20 +144,20 @@ void Fsdp::enter(model::ModuleId module, Pass pass) {
     Trace::instance().open("pass", name_of(pass), layout_.table().modules[index(module)].name);
   const auto& range = units_of_module_[index(module)];
   bool first = false;
-  for (auto u = range.first; u < range.last; ++u) first = units_[u].entered++ == 0;
+  for_each_held(range, [&](std::size_t u) { first = units_[u].entered++ == 0; });
   if (!first) return;
-  for (auto u = range.first; u < range.last; ++u) unshard(u, pass);
+  for_each_held(range, [&](std::size_t u) { unshard(u, pass); });
   prefetch(range, pass);
-  for (auto u = range.first; u < range.last; ++u) compute_.wait(units_[u].ready);
+  for_each_held(range, [&](std::size_t u) { compute_.wait(units_[u].ready); });
 }
 
 void Fsdp::leave(model::ModuleId module, Pass pass) {
   const auto& range = units_of_module_[index(module)];
-  for (auto u = range.first; u < range.last; ++u) {
-    if (--units_[u].entered > 0) continue;
+  for_each_held(range, [&](std::size_t u) {
+    if (--units_[u].entered > 0) return;
     if (pass == Pass::backward && !layout_.units()[u].frozen) reduce(u);
     if (!stays_unsharded(u, pass)) reshard(u, pass);
-  }
+  });
   if (Trace::on()) Trace::instance().close();
 }
 
@@ -214,8 +213,8 @@ device::Event Fsdp::upload_weights(std::size_t u, const Tensor& to, const device
   return device::upload_async(copies_->to_device, to, state_.weights(u).on_host.data());
 }
 
-/// Gathers what the pass enters after these units, so that it arrives while they compute. The
-/// choice depends only on the position in the pass.
+/// Gathers what the pass enters after these units, so that it arrives while they compute, up to the
+/// end of a pipeline stage's chunk. The choice depends only on the position in the pass.
 void Fsdp::prefetch(UnitRange units, Pass pass) {
   // Recomputation runs forward through units whose successors are already done.
   if (pass == Pass::recompute) return;
@@ -226,27 +225,38 @@ void Fsdp::prefetch(UnitRange units, Pass pass) {
     const auto next = layout_.units()[backward ? units.first - 1 : units.last].modules.front();
     if (backward && next < backward_end_) return;
     units = units_of_module_[index(next)];
-    for (auto u = units.first; u < units.last; ++u) bytes += gathered_bytes(u);
+    if (!holds_any(units)) return;
+    for_each_held(units, [&](std::size_t u) { bytes += gathered_bytes(u); });
     if (prefetch_limit_ > 0 && bytes > prefetch_limit_) return;
-    for (auto u = units.first; u < units.last; ++u) unshard(u, pass);
+    for_each_held(units, [&](std::size_t u) { unshard(u, pass); });
   }
 }
 
-/// Returns how many leading units stay gathered between micro-batches: all if they are gathered at
-/// the end of a forward pass and nothing is reduced before the last micro-batch; otherwise as many
-/// as are gathered at a time, one in use and the others within the prefetch limit.
-std::size_t Fsdp::units_between_micro_batches() const {
+bool Fsdp::holds_any(UnitRange range) const {
+  bool any = false;
+  for (auto u = range.first; u < range.last; ++u) any |= units_[u].held;
+  return any;
+}
+
+/// Returns the end of the leading units that stay gathered between micro-batches: all if they are
+/// gathered at the end of a forward pass and nothing is reduced before the last micro-batch;
+/// otherwise as many as are gathered at a time, one in use and the others within the prefetch
+/// limit.
+std::size_t Fsdp::units_between_micro_batches() {
   if (reshard_rule_ == Reshard::after_backward && reduce_rule_ == Reduce::last)
     return units_.size();
   std::size_t end = 0;
   std::int64_t bytes = 0, least = std::numeric_limits<std::int64_t>::max();
-  for (int i = 0; i <= prefetch_ahead_ && end < units_.size(); ++i) {
+  for (int i = 0; i <= prefetch_ahead_ && end < units_.size();) {
     const auto next = units_of_module_[index(layout_.units()[end].modules.front())];
-    std::int64_t own = 0;
-    for (auto u = next.first; u < next.last; ++u) own += gathered_bytes(u);
-    bytes += own;
-    least = std::min(least, own);
-    if (prefetch_limit_ > 0 && bytes - least > prefetch_limit_) break;
+    if (holds_any(next)) {
+      std::int64_t own = 0;
+      for_each_held(next, [&](std::size_t u) { own += gathered_bytes(u); });
+      bytes += own;
+      least = std::min(least, own);
+      if (prefetch_limit_ > 0 && bytes - least > prefetch_limit_) break;
+      ++i;
+    }
     end = next.last;
   }
   return end;

@@ -43,7 +43,8 @@ struct MicroBatch {
 /// accumulation in the next micro-batch. Two streams, one per direction, overlap these copies with
 /// computation.
 ///
-/// A frozen unit is gathered like any other, and has no gradients: nothing is reduced.
+/// A frozen unit is gathered like any other, and has no gradients: nothing is reduced. Units that
+/// another pipeline stage holds are left out.
 ///
 /// With LLAMESH_POISON=1 in the environment, gathered parameters turn into NaNs on release (unless
 /// other ranks read the same memory), and gradients are NaN until written: a use at the wrong time
@@ -107,6 +108,7 @@ class Fsdp final : public model::Weights {
   };
   struct UnitState {
     Group* group;
+    bool held;                    ///< by this rank's stage; no pass enters any other unit
     Tensor gradient;              ///< (shard_numel) fp32, in the state or its device copy
     device::Event gradient_here;  ///< that copy can be added to
     device::Event weights_here;   ///< the device holds this step's weights
@@ -128,15 +130,21 @@ class Fsdp final : public model::Weights {
     std::size_t first = 0, last = 0;
   };
 
-  Group make_group(const ShardedState& state, const ShardedState::Group& units);
-  comm::DeviceMesh::Axis* secondary_axis(const ShardedState& state,
-                                         const ShardedState::Group& units);
+  /// Calls visit(u) for the units in a range that this rank's stage holds.
+  template <class Visit>
+  void for_each_held(UnitRange range, const Visit& visit) {
+    for (auto u = range.first; u < range.last; ++u)
+      if (units_[u].held) visit(u);
+  }
+  bool holds_any(UnitRange range) const;
+  Group make_group(const ShardedState::Group& units);
+  comm::DeviceMesh::Axis* secondary_axis(const ShardedState::Group& units);
   void unshard(std::size_t unit, model::Pass pass);
   void gather(std::size_t unit);
   Source source_of(std::size_t unit) const;
   device::Event upload_weights(std::size_t unit, const Tensor& to, const device::Event& free);
   void prefetch(UnitRange units, model::Pass pass);
-  std::size_t units_between_micro_batches() const;
+  std::size_t units_between_micro_batches();
   bool stays_unsharded(std::size_t unit, model::Pass pass) const;
   void reshard(std::size_t unit, model::Pass pass);
   void keep_secondary_shard(UnitState& unit);
@@ -183,8 +191,7 @@ class Fsdp final : public model::Weights {
   std::vector<std::size_t> index_in_unit_;  ///< per parameter
   std::deque<Group> groups_;                ///< a deque keeps addresses stable
   std::vector<UnitState> units_;
-  std::size_t
-      num_persistent_units_;  ///< number of leading units that stay gathered between micro-batches
+  std::size_t num_persistent_units_;  ///< units before this one stay gathered between micro-batches
   PartialSums partial_sums_;
   std::optional<device::CopyStreams> copies_;  ///< with the state in host memory
 };

@@ -160,11 +160,11 @@ std::unique_ptr<model::ExpertParallel> make_expert_parallel(comm::DeviceMesh& me
 }
 
 model::DataRanks data_ranks(comm::DeviceMesh& mesh) {
-  const auto axes = mesh.dims().gradient_axes();
-  const int count = mesh.dims().group_size(axes);
-  if (count == 1) return {};
+  const auto& dims = mesh.dims();
+  const auto axes = dims.gradient_axes() | dims.pipeline();  // a stage has some of the layers
+  if (dims.group_size(axes) == 1) return {};
   auto& collectives = *mesh.along(axes).collectives;
-  return {.count = count,
+  return {.count = dims.group_size(dims.gradient_axes()),
           .sum =
               [&collectives](const Tensor& sums) {
                 collectives.set_subject("expert balance");

@@ -7,16 +7,31 @@
 
 namespace llamesh::sharding {
 
+namespace {
+
+/// Returns the ranks over which a gradient is partial. Two stages that share a parameter are
+/// neighbors: behind the last stage comes the first.
+comm::DeviceMesh::Axis& axis_of(const Placement& placement, comm::DeviceMesh& mesh) {
+  const auto pipeline = mesh.dims().pipeline();
+  if ((placement.partial & pipeline).none()) return mesh.along(placement.partial);
+  expects(placement.partial == pipeline && placement.stages.size() == 2,
+          "a gradient that is partial along {}", comm::to_string(placement.partial, mesh.dims()));
+  return mesh.pairs_along(pipeline, placement.stages.back(), /*channel=*/0);
+}
+
+}  // namespace
+
 PartialSums::PartialSums(const ShardedState& state, comm::DeviceMesh& mesh) : state_(state) {
   const auto& layout = state.layout();
   const auto axes_of = [&](ParameterId id) { return layout.placement(id).partial; };
   std::map<unsigned long, std::size_t> by_axes;  // every rank creates the groups in the same order
   for (std::size_t p = 0; p < layout.table().parameters.size(); ++p) {
-    const auto axes = axes_of(static_cast<ParameterId>(p));
+    const auto id = static_cast<ParameterId>(p);
+    const auto axes = axes_of(id);
     if (layout.table().parameters[p].frozen) continue;
     if (axes.none() || by_axes.contains(axes.to_ulong())) continue;
     by_axes[axes.to_ulong()] = along_.size();
-    along_.push_back({mesh.along(axes), {}, {}});
+    along_.push_back({axis_of(layout.placement(id), mesh), {}, {}});
   }
   for (std::size_t u = 0; u < layout.units().size(); ++u)
     for (const auto& piece : layout.pieces(u, state.rank()))

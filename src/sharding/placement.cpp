@@ -1,6 +1,6 @@
 #include "sharding/placement.hpp"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <ranges>
@@ -88,6 +88,29 @@ comm::AxisSet Placement::split_axes() const {
   comm::AxisSet all;
   for (const auto& axes : split) all |= axes;
   return all;
+}
+
+comm::AxisSet Placement::replicated(const comm::ParallelDims& dims) const {
+  const auto divided = sharded | split_axes();
+  return dims.all() & ~(stages.empty() ? divided : divided | dims.pipeline());
+}
+
+bool Placement::counts_on(const comm::ParallelDims& dims, int rank) const {
+  return stages.empty() || dims.rank_in_group(dims.pipeline(), rank) == stages.front();
+}
+
+bool Placement::is_first_copy(const comm::ParallelDims& dims, int rank) const {
+  return counts_on(dims, rank) && dims.rank_in_group(replicated(dims), rank) == 0;
+}
+
+std::string stages_text(const std::vector<int>& stages) {
+  if (stages.empty()) return "";
+  return fmt::format("stage{} {}", stages.size() == 1 ? "" : "s", fmt::join(stages, ", "));
+}
+
+bool is_in_stage(const std::vector<int>& stages, const comm::ParallelDims& dims, int rank) {
+  return stages.empty() ||
+         std::ranges::find(stages, dims.rank_in_group(dims.pipeline(), rank)) != stages.end();
 }
 
 Placements whole_and_sharded(const model::ParameterTable& table, const comm::ParallelDims& dims) {

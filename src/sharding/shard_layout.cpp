@@ -16,7 +16,8 @@ UnitAxes axes_of(const Unit& unit, const Placements& placements, const comm::Par
   const auto axes = unit_axes(placements[model::index(unit.parameters.front())], dims);
   for (const auto id : unit.parameters)
     expects(unit_axes(placements[model::index(id)], dims) == axes,
-            "{} has parameters that are sharded or replicated along other axes than its first",
+            "{} has parameters that other ranks hold, or that are sharded or replicated along "
+            "other axes, than its first",
             unit.name);
   return axes;
 }
@@ -51,27 +52,29 @@ ShardLayout::ShardLayout(const model::ParameterTable& table, std::vector<Unit> u
       numel += local;
       ++placed;
     }
-    const auto [sharded, replicas] = axes_of(unit, placements_, dims_);
+    auto [sharded, replicas, stages] = axes_of(unit, placements_, dims_);
     const std::int64_t shards = dims_.group_size(sharded);
     const std::int64_t per_rank = (numel + shards - 1) / shards;
     const std::int64_t shard = (per_rank + shard_multiple - 1) / shard_multiple * shard_multiple;
     const bool frozen = is_frozen(unit, table);
-    units_.push_back({std::move(unit), sharded, replicas, frozen, static_cast<int>(shards), numel,
-                      shard * shards, shard});
+    units_.push_back({std::move(unit), sharded, replicas, std::move(stages), frozen,
+                      static_cast<int>(shards), numel, shard * shards, shard});
   }
   expects(placed == table.parameters.size(), "{} parameters are in units, of {}", placed,
           table.parameters.size());
 }
 
-std::int64_t ShardLayout::shard_numel() const {
+std::int64_t ShardLayout::shard_numel(int rank) const {
   std::int64_t sum = 0;
-  for (const auto& unit : units_) sum += unit.shard_numel;
+  for (std::size_t u = 0; u < units_.size(); ++u)
+    if (holds(u, rank)) sum += units_[u].shard_numel;
   return sum;
 }
 
-std::int64_t ShardLayout::trained_shard_numel() const {
+std::int64_t ShardLayout::trained_shard_numel(int rank) const {
   std::int64_t sum = 0;
-  for (const auto& unit : units_) sum += unit.frozen ? 0 : unit.shard_numel;
+  for (std::size_t u = 0; u < units_.size(); ++u)
+    if (holds(u, rank) && !units_[u].frozen) sum += units_[u].shard_numel;
   return sum;
 }
 
@@ -93,6 +96,7 @@ int ShardLayout::part_of(ParameterId id, int rank) const {
 }
 
 std::vector<Piece> ShardLayout::pieces(std::size_t unit, int rank) const {
+  if (!holds(unit, rank)) return {};
   const auto& u = units_[unit];
   const std::int64_t first = dims_.rank_in_group(u.sharded, rank) * u.shard_numel;
   const std::int64_t last = first + u.shard_numel;

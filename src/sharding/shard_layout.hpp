@@ -37,7 +37,8 @@ struct Piece {
 /// together are one matrix to a GEMM. The range is padded at its end to equal shards, each a
 /// multiple of 32 elements (64 bytes in bf16), one for each rank along the axes that shard the
 /// unit. Padding, there and behind the last part of a vocabulary, is in no piece: it holds zeros.
-/// Pure arithmetic, identical on every rank.
+/// With pipeline stages, a rank has nothing of a unit that its stage does not hold. Pure
+/// arithmetic, identical on every rank.
 class ShardLayout {
  public:
   /// `table` is borrowed and must outlive the layout. All parameters of a unit must be sharded, and
@@ -51,6 +52,7 @@ class ShardLayout {
   struct PlacedUnit : Unit {
     comm::AxisSet sharded;      ///< axes that shard it
     comm::AxisSet replicas;     ///< axes along which ranks with copies have other gradients
+    std::vector<int> stages;    ///< whose ranks hold it (Placement::stages)
     bool frozen;                ///< all of its parameters are; else none is
     int shards;                 ///< ranks along `sharded`
     std::int64_t numel;         ///< one rank's parts, without padding
@@ -67,10 +69,14 @@ class ShardLayout {
   const comm::ParallelDims& dims() const { return dims_; }
   const Placement& placement(ParameterId id) const { return placements_[model::index(id)]; }
   const std::vector<PlacedUnit>& units() const { return units_; }
-  /// Returns the elements that one rank owns over all units, including padding.
-  std::int64_t shard_numel() const;
+  /// Returns true if `rank` is in a stage that holds the unit.
+  bool holds(std::size_t unit, int rank) const {
+    return is_in_stage(units_[unit].stages, dims_, rank);
+  }
+  /// Returns the elements that a rank owns over all units, including padding.
+  std::int64_t shard_numel(int rank = 0) const;
   /// Returns shard_numel() without the frozen units.
-  std::int64_t trained_shard_numel() const;
+  std::int64_t trained_shard_numel(int rank = 0) const;
   /// Returns the axes along which ranks hold copies of every parameter.
   comm::AxisSet replicated_axes() const;
 

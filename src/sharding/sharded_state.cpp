@@ -64,7 +64,7 @@ namespace {
 /// most, padded: then all ranks allocate the same.
 std::int64_t max_numel(const ShardLayout& layout, std::size_t unit, HasParameter has, int rank) {
   const auto& u = layout.units()[unit];
-  if (u.frozen) return 0;
+  if (u.frozen || !layout.holds(unit, rank)) return 0;
   if (has == nullptr) return u.shard_numel;
   comm::AxisSet split;
   for (const auto id : u.parameters) split |= layout.placement(id).split_axes();
@@ -120,8 +120,9 @@ void ShardedState::group_units() {
       return g.sharded == unit.sharded && g.replicas == unit.replicas && g.frozen == unit.frozen;
     });
     if (group == groups_.end())
-      group = groups_.insert(group, {{}, unit.sharded, unit.replicas, unit.frozen, {}});
+      group = groups_.insert(group, {{}, {}, unit.sharded, unit.replicas, unit.frozen});
     group->units.push_back(u);
+    if (layout_.holds(u, rank_)) group->held.push_back(u);
   }
 }
 
@@ -130,18 +131,21 @@ void ShardedState::place(Group& group, comm::DeviceMesh& mesh, DType compute_dty
   auto& shard = mesh.along(group.sharded);
   auto& replicas = mesh.along(group.replicas);
   std::int64_t numel = 0;
-  for (const auto u : group.units) numel += layout_.units()[u].shard_numel;
+  for (const auto u : group.held) numel += layout_.units()[u].shard_numel;
   const bool offloaded = memory() == MemoryKind::host;
-  const auto allocate = [&](DType dtype) {
-    buffers_.push_back(device::Buffer::in(memory(), numel * size_of(dtype)));
+  const auto in = [&](device::Buffer buffer, DType dtype) {
+    buffers_.push_back(std::move(buffer));
     return buffers_.back().tensor(dtype, {numel});
+  };
+  const auto allocate = [&](DType dtype) {
+    return numel == 0 ? Tensor() : in(device::Buffer::in(memory(), numel * size_of(dtype)), dtype);
   };
   {
     const device::ScopedMemoryTag use(device::MemoryUse::gradients);
-    const auto bytes = numel * size_of(DType::f32);
-    if (!offloaded) buffers_.push_back(replicas.collectives->allocate_symmetric(bytes));
     group.gradients =
-        offloaded ? allocate(DType::f32) : buffers_.back().tensor(DType::f32, {numel});
+        offloaded || numel == 0
+            ? allocate(DType::f32)
+            : in(replicas.collectives->allocate_symmetric(numel * size_of(DType::f32)), DType::f32);
   }
   const device::ScopedMemoryTag use(device::MemoryUse::weights);
   const bool apart = offloaded || keeps_copies_;  // masters are separate from the gathered weights
@@ -151,7 +155,7 @@ void ShardedState::place(Group& group, comm::DeviceMesh& mesh, DType compute_dty
   const bool casts = offloaded && compute_dtype != DType::f32;
   const Tensor on_host = casts ? allocate(compute_dtype) : masters;
   std::int64_t at = 0;
-  for (const auto u : group.units) {
+  for (const auto u : group.held) {
     const auto count = layout_.units()[u].shard_numel;
     gradients_.shards[u] = group.gradients.slice(at, count);
     auto& weights = weights_[u];
@@ -164,17 +168,17 @@ void ShardedState::place(Group& group, comm::DeviceMesh& mesh, DType compute_dty
 }
 
 /// Allocates the weights of frozen units, in one buffer. Collective.
-void ShardedState::place_frozen(const Group& group, comm::DeviceMesh& mesh, DType compute_dtype) {
+void ShardedState::place_frozen(Group& group, comm::DeviceMesh& mesh, DType compute_dtype) {
   const device::ScopedMemoryTag use(device::MemoryUse::weights);
   const bool on_host = frozen_.memory == MemoryKind::host;
   auto& shard = mesh.along(group.sharded);
   if (!on_host) place_on_device(group, shard, compute_dtype, compute_dtype);
   std::int64_t numel = 0;
-  for (const auto u : group.units) numel += layout_.units()[u].shard_numel;
-  if (on_host)
+  for (const auto u : group.held) numel += layout_.units()[u].shard_numel;
+  if (on_host && numel > 0)
     buffers_.push_back(device::Buffer::in(MemoryKind::host, numel * size_of(compute_dtype)));
   std::int64_t at = 0;
-  for (const auto u : group.units) {
+  for (const auto u : group.held) {
     auto& weights = weights_[u];
     const auto count = layout_.units()[u].shard_numel;
     if (on_host)
@@ -185,16 +189,18 @@ void ShardedState::place_frozen(const Group& group, comm::DeviceMesh& mesh, DTyp
 }
 
 /// Allocates the shards that are gathered. Collective over `shard`.
-void ShardedState::place_on_device(const Group& group, comm::DeviceMesh::Axis& shard, DType dtype,
+void ShardedState::place_on_device(Group& group, comm::DeviceMesh::Axis& shard, DType dtype,
                                    DType compute_dtype) {
   std::int64_t numel = 0;
-  for (const auto u : group.units) numel += layout_.units()[u].shard_numel;
+  for (const auto u : group.held) numel += layout_.units()[u].shard_numel;
   const bool gathered = dtype == compute_dtype && shard.collectives->shares_gathered();
+  group.stays_gathered = gathered;
+  if (numel == 0) return;
   const auto bytes = numel * size_of(dtype);
   buffers_.push_back(gathered ? shard.collectives->allocate_gathered(bytes)
                               : device::Buffer(bytes));
   std::int64_t at = 0;  // in bytes per rank
-  for (const auto u : group.units) {
+  for (const auto u : group.held) {
     const auto& unit = layout_.units()[u];
     auto& weights = weights_[u];
     if (gathered) {

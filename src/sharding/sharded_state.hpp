@@ -89,12 +89,14 @@ class ShardedState {
   };
   const Weights& weights(std::size_t unit) const { return weights_[unit]; }
   /// Unit indices whose shards share a pair of groups: the shard group and the replica group. All
-  /// are frozen, or none. Their gradient shards are contiguous, with zero padding.
+  /// are frozen, or none. Gradient shards of the held ones are contiguous, with zero padding.
   struct Group {
     std::vector<std::size_t> units;
+    std::vector<std::size_t> held;  ///< those that this rank's stage holds
     comm::AxisSet sharded, replicas;
     bool frozen;
-    Tensor gradients;  ///< empty if the units are frozen
+    bool stays_gathered = false;  ///< Weights::gathered, on every rank of the mesh or on none
+    Tensor gradients = {};        ///< of the held units; empty if they are frozen
   };
   const std::vector<Group>& groups() const { return groups_; }
 
@@ -102,8 +104,8 @@ class ShardedState {
   void group_units();
   void allocate(const Moment& moment);
   void place(Group& group, comm::DeviceMesh& mesh, DType compute_dtype);
-  void place_frozen(const Group& group, comm::DeviceMesh& mesh, DType compute_dtype);
-  void place_on_device(const Group& group, comm::DeviceMesh::Axis& shard, DType dtype,
+  void place_frozen(Group& group, comm::DeviceMesh& mesh, DType compute_dtype);
+  void place_on_device(Group& group, comm::DeviceMesh::Axis& shard, DType dtype,
                        DType compute_dtype);
 
   const ShardLayout& layout_;

@@ -38,12 +38,13 @@ inline EnumNames<KeepBf16Weights> enum_names(KeepBf16Weights) {
 /// When a unit's gradients are reduced over the ranks that share it, in a step with several
 /// micro-batches.
 enum class Reduce : std::uint8_t {
-  each,  ///< after each micro-batch, and added to the shard
-  last,  ///< after the last one; until then they add up whole on each rank (FSDP's no_sync)
+  automatic,  ///< last with pipeline stages, else each
+  each,       ///< after each micro-batch, and added to the shard
+  last,       ///< after the last one; until then they add up whole on each rank (FSDP's no_sync)
 };
 inline EnumNames<Reduce> enum_names(Reduce) {
   using enum Reduce;
-  return {{{"each", each}, {"last", last}}};
+  return {{{"auto", automatic}, {"each", each}, {"last", last}}};
 }
 
 /// `sharding:` section in the input file.
@@ -53,7 +54,7 @@ struct ShardingOptions {
   std::optional<Spec> spec = {};
   WrapOptions wrap;
   ReshardAfterForward reshard_after_forward = ReshardAfterForward::by_strategy;
-  Reduce reduce = Reduce::each;
+  Reduce reduce = Reduce::automatic;
   int prefetch = 1;                 ///< units gathered ahead of the one in use
   std::int64_t prefetch_limit = 0;  ///< maximum bytes gathered ahead; 0: no limit
   Offload offload = Offload::none;

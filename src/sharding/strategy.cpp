@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -31,7 +32,9 @@ int natural_shard_size(Strategy strategy, const comm::MeshOptions& options,
            "{} needs the same number of ranks on every node, but {} ranks are on {} nodes "
            "unevenly ({} on the first); change --ntasks-per-node or set mesh.axes.shard",
            name_of(strategy), world, topology.nodes, topology.ranks_on(0));
-  return std::max(1, per_node / (options.tensor * options.context * options.expert));
+  // Several pipeline stages may be on a node.
+  return std::gcd(std::max(1, per_node / (options.tensor * options.context * options.expert)),
+                  groups);
 }
 
 /// Checks that the sizes fit the world and the strategy.
@@ -99,8 +102,8 @@ comm::ParallelDims unsplit_mesh(Strategy strategy, const comm::MeshOptions& opti
   const int world = static_cast<int>(topology.node_of.size());
   int groups = world;
   for (const auto& [axis, size] :
-       {std::pair("tensor", options.tensor), std::pair("context", options.context),
-        std::pair("expert", options.expert)}) {
+       {std::pair("pipeline", options.pipeline), std::pair("tensor", options.tensor),
+        std::pair("context", options.context), std::pair("expert", options.expert)}) {
     validate(groups % size == 0,
              "mesh.axes.{} is {}, which does not divide the {} ranks{}; change "
              "one of them",
@@ -111,7 +114,9 @@ comm::ParallelDims unsplit_mesh(Strategy strategy, const comm::MeshOptions& opti
   const int shard =
       options.shard != 0 ? options.shard : natural_shard_size(strategy, options, topology, groups);
   const int replicate = options.replicate != 0 ? options.replicate : std::max(1, groups / shard);
-  std::vector<comm::MeshAxis> axes{{"replicate", replicate}, {"shard", shard}};
+  std::vector<comm::MeshAxis> axes{{"replicate", replicate}};
+  if (options.pipeline > 1) axes.push_back({"pipeline", options.pipeline});
+  axes.push_back({"shard", shard});
   if (options.expert > 1) axes.push_back({"expert", options.expert});
   if (options.context > 1) axes.push_back({"context", options.context});
   if (options.tensor > 1) axes.push_back({"tensor", options.tensor});

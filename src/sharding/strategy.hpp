@@ -57,12 +57,13 @@ Reshard reshard_of(Strategy strategy);
 /// no_shard has a rule.
 Reshard reshard_of(Strategy strategy, ReshardAfterForward wanted, int shard);
 
-/// Makes a run's mesh [replicate, shard, expert, context, tensor], without those of the last three
-/// whose size is 1. Fills in `auto` sizes from the world and its nodes. Splits the shard axis if
-/// units are resharded to groups, and the tensor axis if its ranks share blocks of `table`
-/// (tensor_axis_for()). Throws a user error with the numbers if sizes do not multiply to the world
-/// size or contradict the strategy, if the experts in `table` do not divide among the expert axis,
-/// or if the tensor axis, the expert axis or a hybrid's shards would cross nodes. Pure.
+/// Makes a run's mesh [replicate, pipeline, shard, expert, context, tensor], without those whose
+/// size is 1 except replicate and shard. Fills in `auto` sizes from the world and its nodes. Splits
+/// the shard axis if units are resharded to groups, and the tensor axis if its ranks share blocks
+/// of `table` (tensor_axis_for()). Throws a user error with the numbers if sizes do not multiply to
+/// the world size or contradict the strategy, if the experts in `table` do not divide among the
+/// expert axis, or if the tensor axis, the expert axis or a hybrid's shards would cross nodes.
+/// Pure.
 comm::ParallelDims make_mesh(Strategy strategy, ReshardAfterForward reshard,
                              const comm::MeshOptions& options, const comm::Topology& topology,
                              const model::ParameterTable& table);

@@ -98,10 +98,12 @@ struct Line {
   std::int64_t layer;  ///< -1: outside the layers
   std::int64_t numel;
   std::int64_t shard_numel;  ///< 0: not shown
+  std::string stages = {};
 
   bool is_like(const Line& other) const {
-    return std::tie(before, after, numbered, numel, shard_numel) ==
-           std::tie(other.before, other.after, other.numbered, other.numel, other.shard_numel);
+    return std::tie(before, after, numbered, numel, shard_numel, stages) ==
+           std::tie(other.before, other.after, other.numbered, other.numel, other.shard_numel,
+                    other.stages);
   }
 };
 
@@ -126,6 +128,7 @@ std::vector<Line> lines_of(const ShardLayout& layout) {
     lines.push_back(make_line(layout.table().layer_prefix, "", unit.name, 0));
     lines.back().numel = unit.numel;
     lines.back().shard_numel = unit.shard_numel;
+    lines.back().stages = stages_text(unit.stages);
     for (const auto id : unit.parameters) {
       const auto& name = layout.table()[id].name;
       const bool below = name.starts_with(unit.name + ".");
@@ -162,8 +165,8 @@ std::string to_text(const Line& line, std::int64_t layers) {
                                      : fmt::format("{}..{}", line.layer, line.layer + layers - 1);
   const auto times = layers == 1 ? "" : fmt::format("{} x ", layers);
   const auto shard = line.shard_numel == 0 ? "" : fmt::format("{}{}", times, line.shard_numel);
-  return fmt::format("{:<44} {:>20} {:>20}", line.before + number + line.after,
-                     fmt::format("{}{}", times, line.numel), shard);
+  return fmt::format("{:<44} {:>20} {:>20}  {}", line.before + number + line.after,
+                     fmt::format("{}{}", times, line.numel), shard, line.stages);
 }
 
 /// The property that parameters of a unit share.
@@ -247,8 +250,17 @@ std::string describe_units(const ShardLayout& layout, Layers layers) {
     for (std::size_t i = at; i < at + same.lines; ++i) add(to_text(lines[i], same.layers));
     at += same.lines * static_cast<std::size_t>(same.layers);
   }
-  add(fmt::format("{:<44} {:>20} {:>20}", fmt::format("{} units", layout.units().size()),
-                  layout.table().numel(), layout.shard_numel()));
+  const auto& dims = layout.dims();
+  const auto total = fmt::format("{} units", layout.units().size());
+  const auto ranks = dims.group(dims.pipeline(), 0);  // one in each stage
+  if (ranks.size() == 1)
+    add(fmt::format("{:<44} {:>20} {:>20}", total, layout.table().numel(), layout.shard_numel()));
+  else
+    for (int stage = 0; stage < std::ssize(ranks); ++stage)
+      add(fmt::format("{:<44} {:>20} {:>20}  {}", stage == 0 ? total : "",
+                      stage == 0 ? fmt::format("{}", layout.table().numel()) : "",
+                      layout.shard_numel(ranks[static_cast<std::size_t>(stage)]),
+                      stages_text({stage})));
   return text;
 }
 

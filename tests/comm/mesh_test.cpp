@@ -1,8 +1,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <thread>
 
 #include "comm/mesh/device_mesh.hpp"
+#include "comm/mpi/session.hpp"
 #include "comm/transports/mpi_collectives.hpp"
 #include "comm/transports/node_collectives.hpp"
 #include "device/device.hpp"
@@ -52,7 +54,7 @@ TEST(Mesh, AnAxisLiesWithinNodesOnlyWhenAllItsGroupsDo) {
   EXPECT_FALSE(within_node(dims, replicate, two));
   EXPECT_TRUE(within_node(dims, shard, two));
   EXPECT_FALSE(within_node(dims, dims.all(), two));
-  EXPECT_TRUE(within_node(dims, {}, two));
+  EXPECT_TRUE(within_node(dims, AxisSet(), two));
   EXPECT_TRUE(within_node(dims, replicate, make_topology(one_machine, hosts, 0)));
   EXPECT_FALSE(within_node(dims, shard, make_topology({0, 0, 0, 1}, hosts, 0)));
   const auto text = describe(dims, two);
@@ -204,6 +206,71 @@ TEST(Mesh, GroupsAlongSeveralAxes) {
     const auto ranks = group.all_gather(world().rank());
     EXPECT_TRUE(std::ranges::equal(ranks, dims.group(along, world().rank())));
   }
+}
+
+// Each rank sends to the next one along the axis, the last one to the first, in two channels.
+TEST(Mesh, PairsSendInChannelsOfTheirOwn) {
+  if (world().size() < 2) return;
+  DeviceMesh mesh(world(), discover_topology(world(), 0),
+                  ParallelDims({{"pipeline", world().size()}}));
+  const int size = world().size(), rank = world().rank();
+  device::Buffer buffer(3 * 64);
+  for (const int first : {0, 1, size - 1})
+    for (const int channel : {1, 2}) {
+      auto& pair = mesh.pairs_along(mesh.dims().pipeline(), first, channel);
+      EXPECT_EQ(&mesh.pairs_along(mesh.dims().pipeline(), first, channel), &pair);
+      if (pair.size == 1) continue;
+      const Tensor sent = buffer.tensor(DType::f32, {4}),
+                   received = buffer.tensor(DType::f32, {4}, 64);
+      const bool sends = (pair.rank == 0) == (channel == 1);
+      const Tensor nothing = sent.slice(0, 0);
+      std::ranges::fill(sent.span<float>(), static_cast<float>(rank));
+      constexpr auto none = CollectiveCall::none;
+      auto done = sends ? pair.collectives->send_recv(nothing, none, sent, 1 - pair.rank, {})
+                        : pair.collectives->send_recv(received, 1 - pair.rank, nothing, none, {});
+      done.wait();
+      const int from = channel == 1 ? (rank + size - 1) % size : (rank + 1) % size;
+      if (!sends) {
+        for (const float value : received.span<float>()) EXPECT_EQ(value, static_cast<float>(from));
+      }
+      world().barrier();
+    }
+}
+
+// A rank that is simulated beside another one gets its data when that one has sent them.
+TEST(SimulatedCollectives, WaitForARankThatIsSimulatedSideBySide) {
+  device::Hardware hardware;
+  hardware.memory_bandwidth = 1e9;
+  hardware.within_node = {.bandwidth = 1e3, .latency = 0};
+  SharedTime time(2);
+  const ParallelDims dims({{"pipeline", 2}});
+  double arrived = 0, met[2] = {0, 0};
+  const auto simulate = [&](int rank) {
+    device::Simulation simulation(hardware);
+    DeviceMesh mesh(planned_topology(2, 2, 0), dims, rank, nullptr, &time);
+    auto& pair = mesh.pairs_along(dims.pipeline(), 0, 1);
+    const device::Buffer buffer(4000);
+    const Tensor all = buffer.tensor(DType::f32, {1000}), nothing = all.slice(0, 0);
+    constexpr auto none = CollectiveCall::none;
+    if (rank == 0) {
+      simulation.run(device::compute_stream(), 5);
+      pair.collectives->send_recv(nothing, none, all, 1, device::compute_stream().record());
+    } else {
+      const auto here = pair.collectives->send_recv(all, 0, nothing, none, {});
+      simulation.run(device::compute_stream(), 1);
+      device::compute_stream().wait(here);
+      arrived = simulation.now();
+    }
+    met[rank] = time.meet(simulation.now());
+  };
+  std::jthread other(simulate, 0);
+  simulate(1);
+  other.join();
+  EXPECT_DOUBLE_EQ(arrived, 9);  // 5 s, and 4000 bytes at 1 kB/s
+  EXPECT_DOUBLE_EQ(met[0], 9);
+  EXPECT_DOUBLE_EQ(met[1], 9);
+  time.fail();
+  EXPECT_THROW(time.meet(0), PeerFailure);
 }
 
 TEST(Mesh, RefusesSizesThatDoNotFit) {

@@ -26,7 +26,7 @@ TEST(ParallelDims, AGroupDiffersInItsAxesOnly) {
   EXPECT_EQ(dims.group(dims.named({"replicate"}), 17), (std::vector<int>{5, 17}));
   EXPECT_EQ(dims.group(dims.named({"tensor", "replicate"}), 17),
             (std::vector<int>{4, 5, 6, 7, 16, 17, 18, 19}));
-  EXPECT_EQ(dims.group({}, 17), std::vector<int>{17});
+  EXPECT_EQ(dims.group(AxisSet(), 17), std::vector<int>{17});
   EXPECT_EQ(dims.group(dims.named({"expert"}), 17), std::vector<int>{17}) << "an axis not there";
 }
 
@@ -91,6 +91,35 @@ TEST(ParallelDims, AnAxisInTwoFactorsIsStillOneAxis) {
   EXPECT_TRUE(dims.inner("tensor").none() && split.inner("shard").none());
   const auto text = test::error_of([] { dims.split("shard", 2); });
   EXPECT_NE(text.find("groups of 2 do not divide the 3 ranks"), std::string::npos) << text;
+}
+
+// Neighbors along an axis, also behind the last one.
+TEST(ParallelDims, PairsAreNeighborsAlongAnAxis) {
+  const ParallelDims even({{"pipeline", 4}, {"shard", 2}});
+  const auto first = RankGroups::pairs(even.pipeline(), 0);
+  const auto second = RankGroups::pairs(even.pipeline(), 1);
+  EXPECT_EQ(even.group(first, 3), (std::vector<int>{1, 3}));
+  EXPECT_EQ(even.group(first, 4), (std::vector<int>{4, 6}));
+  EXPECT_EQ(even.group(second, 4), (std::vector<int>{2, 4}));
+  EXPECT_EQ(even.group(second, 1), (std::vector<int>{7, 1}));
+  EXPECT_EQ(even.rank_in_group(second, 7), 0);
+  EXPECT_EQ(even.rank_in_group(second, 1), 1);
+  EXPECT_EQ(even.group_size(second), 2);
+  const ParallelDims odd({{"pipeline", 3}});
+  EXPECT_EQ(odd.group(RankGroups::pairs(odd.pipeline(), 0), 2), (std::vector<int>{2}));
+  EXPECT_EQ(odd.group(RankGroups::pairs(odd.pipeline(), 1), 0), (std::vector<int>{0}));
+  EXPECT_EQ(odd.group(RankGroups::pairs(odd.pipeline(), 2), 0), (std::vector<int>{2, 0}));
+  EXPECT_EQ(odd.group(RankGroups::pairs(odd.pipeline(), 2), 1), (std::vector<int>{1}));
+  for (const auto& dims : {even, odd})
+    for (int shift = 0; shift < dims.group_size(dims.pipeline()); ++shift) {
+      const auto pairs = RankGroups::pairs(dims.pipeline(), shift);
+      for (int rank = 0; rank < dims.ranks(); ++rank) {
+        const auto group = dims.group(pairs, rank);
+        EXPECT_EQ(group[static_cast<std::size_t>(dims.rank_in_group(pairs, rank))], rank);
+        for (const int member : group) EXPECT_EQ(dims.group(pairs, member), group);
+      }
+    }
+  EXPECT_TRUE((even.gradient_axes() & even.pipeline()).none());
 }
 
 TEST(ParallelDims, RefusesWhatIsNoMesh) {

@@ -33,7 +33,8 @@ TEST(Inputs, ReadsEveryKindOfValue) {
       "model: {hidden_size: 64, num_attention_heads: 4, num_key_value_heads: 2, head_dim: 16,\n"
       "  rope_theta: 5e5, tie_word_embeddings: true,\n"
       "  rope_scaling: {rope_type: llama3, factor: 32, original_max_position_embeddings: 4096}}\n"
-      "mesh: {axes: {replicate: auto, shard: 4}, ranks_per_node: 2}\n"
+      "mesh: {axes: {replicate: auto, shard: 4, pipeline: 2}, ranks_per_node: 2}\n"
+      "pipeline: {chunks: 2, layers: [3, 2, 2, 1]}\n"
       "sharding: {strategy: shard_grad_op, wrap: size, min_numel: 1e6, prefetch: 0,\n"
       "  reduce: last, prefetch_limit: 2e9, reshard_after_forward: 4, keep_bf16_weights: false}\n"
       "precision: {parameters: bf16, reduce: bf16}\n"
@@ -56,6 +57,9 @@ TEST(Inputs, ReadsEveryKindOfValue) {
   EXPECT_EQ(in.mesh.replicate, 0);
   EXPECT_EQ(in.mesh.shard, 4);
   EXPECT_EQ(in.mesh.ranks_per_node, 2);
+  EXPECT_EQ(in.mesh.pipeline, 2);
+  EXPECT_EQ(in.pipeline.chunks, 2);
+  EXPECT_EQ(in.pipeline.layers, (std::vector<std::int64_t>{3, 2, 2, 1}));
   EXPECT_EQ(in.sharding.strategy, sharding::Strategy::shard_grad_op);
   EXPECT_EQ(in.sharding.wrap.wrap, sharding::Wrap::size);
   EXPECT_EQ(in.sharding.wrap.min_numel, 1'000'000);

@@ -274,6 +274,28 @@ const Launch launches[] = {
        in.sharding.keep_bf16_weights = sharding::KeepBf16Weights::yes;
        in.sharding.reshard_after_forward = sharding::ReshardAfterForward{2};
      }},
+    {"stages", 8, 2,
+     [](Inputs& in) {
+       in.mesh = {.pipeline = 2, .tensor = 2};
+       in.train.global_batch = 16;
+     }},
+    {"stages_of_a_tied_model", 6, 2,
+     [](Inputs& in) {
+       in.mesh.pipeline = 3;
+       in.model.num_hidden_layers = 6;
+       in.model.tie_word_embeddings = true;
+       in.pipeline.chunks = 2;
+       in.train.global_batch = 12;
+     }},
+    {"stages_with_chunks", 8, 4,
+     [](Inputs& in) {
+       in.sharding.strategy = Strategy::hybrid_shard;
+       in.mesh = {.replicate = 2, .pipeline = 2};
+       in.model.num_hidden_layers = 5;
+       in.pipeline = {.chunks = 2, .layers = {1, 2, 1, 1}};
+       in.sharding.offload = sharding::Offload::all;
+       in.train.global_batch = 32;
+     }},
     {"muon", 8, 4,
      [](Inputs& in) {
        in.sharding.strategy = Strategy::hybrid_shard;

@@ -238,6 +238,30 @@ TEST(Spec, TrafficOverSeveralAxesHasALineOfItsOwn) {
   EXPECT_EQ(traffic.size(), 3U);
 }
 
+// docs/strategies.md: a boundary between two chunks takes M D b in each direction and micro-batch.
+TEST(PipelineParallel, TrafficIsExactlyThatOfTheFormulas) {
+  if (world().size() != 4) return;
+  for (const auto& [stages, chunks] : {std::pair(2, 1), {2, 2}, {4, 1}, {4, 2}})
+    for (const auto dtype : {DType::f32, DType::bf16}) {
+      const TemporaryFolder folder;
+      auto in = measured_inputs(Strategy::hybrid_shard, folder);
+      in.model.num_hidden_layers = 8;
+      in.mesh = {.pipeline = stages};
+      in.pipeline.chunks = chunks;
+      in.precision.parameters = dtype;
+      in.train.global_batch = 16;
+      const auto setup = plan::make_planned_setup(world(), in);
+      const std::int64_t boundary =
+          in.train.micro_batch * in.data.sequence_length * in.model.hidden_size * size_of(dtype);
+      const int stage = setup.stage(world().rank());
+      // A chunk sends activations on, and gradients back, except at either end of the model.
+      const int sends = 2 * chunks - (stage == 0 ? 1 : 0) - (stage == stages - 1 ? 1 : 0);
+      const auto outcome = run(world(), in);
+      EXPECT_EQ(outcome.traffic.at("pipeline"), setup.micro_batches * sends * boundary)
+          << stages << " stages, " << chunks << " chunks";
+    }
+}
+
 /// Returns the bytes of norm gradients on this rank that are summed over the tensor axis.
 std::int64_t partial_bytes(const sharding::ShardLayout& layout) {
   std::int64_t bytes = 0;

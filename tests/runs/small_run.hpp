@@ -69,6 +69,7 @@ inline Outcome run(const comm::Communicator& ranks, const train::Inputs& inputs)
 inline Outcome run_alone(train::Inputs inputs,
                          const comm::Communicator& alone = world().split(world().rank(), 0)) {
   inputs.mesh = {};
+  inputs.pipeline = {};
   inputs.sharding.strategy = sharding::Strategy::no_shard;
   inputs.sharding.spec.reset();
   inputs.run.folder += "-alone";

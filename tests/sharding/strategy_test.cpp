@@ -122,6 +122,20 @@ TEST(Strategy, AContextAxisLiesBetweenExpertAndTensor) {
             "mesh.axes.context is 3, which does not divide the 8 ranks; change one of them");
 }
 
+TEST(Strategy, StagesLieBetweenReplicasAndShards) {
+  const auto mesh = [](Strategy strategy, comm::MeshOptions options, std::vector<int> per_node) {
+    return comm::to_string(mesh_of(strategy, options, per_node));
+  };
+  EXPECT_EQ(mesh(hybrid_shard, {.pipeline = 2}, {4, 4, 4, 4}),
+            "replicate=2 x pipeline=2 x shard=4");
+  EXPECT_EQ(mesh(hybrid_shard, {.pipeline = 4}, {4, 4}), "replicate=1 x pipeline=4 x shard=2");
+  EXPECT_EQ(mesh(full_shard, {.pipeline = 2, .tensor = 2}, {4, 4}),
+            "replicate=1 x pipeline=2 x shard=2 x tensor=2");
+  EXPECT_EQ(mesh(no_shard, {.pipeline = 2}, {4}), "replicate=2 x pipeline=2 x shard=1");
+  EXPECT_EQ(test::error_of([&] { mesh(full_shard, {.pipeline = 3}, {4}); }),
+            "mesh.axes.pipeline is 3, which does not divide the 4 ranks; change one of them");
+}
+
 TEST(Strategy, AnExpertAxisThatDoesNotFitIsRefused) {
   EXPECT_EQ(expert_shape(full_shard, {.expert = 4}, {8}, 0),
             "mesh.axes.expert is 4, but the model has no experts; leave it out");

@@ -72,6 +72,69 @@ TEST_F(SetupTest, RefusesAGlobalBatchThatTheRanksCannotShare) {
                   2 * ranks));
 }
 
+TEST_F(SetupTest, GathersAndReducesOnceAStepWithStages) {
+  using sharding::Reduce;
+  using sharding::ReshardAfterForward;
+  const auto planned = [&] { return plan_setup(inputs_, comm::planned_topology(4, 4, 0)); };
+  EXPECT_EQ(planned().inputs.sharding.reduce, Reduce::each);
+  EXPECT_TRUE(planned().inputs.notes.empty());
+  inputs_.mesh.pipeline = 2;
+  auto setup = planned();
+  EXPECT_EQ(setup.inputs.sharding.reduce, Reduce::last);
+  EXPECT_EQ(setup.inputs.sharding.reshard_after_forward, ReshardAfterForward::no);
+  EXPECT_EQ(setup.chunks.size(), 2U);
+  EXPECT_EQ(setup.loss_ranks(0), (std::vector<int>{2, 3}));
+  EXPECT_EQ(setup.loss_ranks(3), (std::vector<int>{2, 3}));
+  EXPECT_TRUE(setup.inputs.notes.empty());
+  inputs_.sharding.reduce = Reduce::each;
+  inputs_.sharding.reshard_after_forward = ReshardAfterForward::yes;
+  setup = planned();
+  EXPECT_EQ(setup.inputs.sharding.reduce, Reduce::each);
+  EXPECT_EQ(setup.inputs.sharding.reshard_after_forward, ReshardAfterForward::yes);
+  inputs_.train.global_batch = 2;
+  EXPECT_EQ(
+      planned().inputs.notes,
+      std::vector<std::string>{"a step has 1 micro-batch for 2 pipeline stages, each of which "
+                               "waits for 100 % of the time of its passes; raise "
+                               "train.global_batch"});
+}
+
+TEST_F(SetupTest, RefusesWhatStagesCannotDo) {
+  const auto refusal = [&](const auto& change) {
+    auto in = inputs_;
+    in.model.num_hidden_layers = 4;
+    in.mesh.pipeline = 2;
+    change(in);
+    return test::error_of([&] { plan_setup(in, comm::planned_topology(2, 2, 0)); });
+  };
+  EXPECT_EQ(refusal([](Inputs& in) { in.mesh.pipeline = 1, in.pipeline.chunks = 2; }),
+            "pipeline.chunks is set, but there are no stages; set mesh.axes.pipeline, or leave it "
+            "out");
+  EXPECT_EQ(refusal([](Inputs& in) { in.memory.activation_offload = true; }),
+            "mesh.axes.pipeline is 2, but memory.activation_offload knows no stages yet; use "
+            "memory.activation_checkpointing");
+  EXPECT_EQ(refusal([](Inputs& in) {
+              in.pipeline.chunks = 2;
+              in.sharding.wrap.wrap = sharding::Wrap::none;
+            }),
+            "pipeline.chunks is 2, but with sharding.wrap=none one unit has weights of several "
+            "chunks; use sharding.wrap=layer");
+  EXPECT_EQ(refusal([](Inputs& in) {
+              in.model.family = "mixtral";
+              in.model.num_experts = 2;
+              in.model.num_experts_per_tok = 1;
+              in.model.output_router_logits = true;
+            }),
+            "mesh.axes.pipeline is 2, but model.output_router_logits adds a loss on the routers of "
+            "all layers together, which no stage has; set it to false, or use mesh.axes.expert");
+  EXPECT_EQ(refusal([](Inputs& in) {
+              in.pipeline.chunks = 2;
+              in.train.global_batch = 5;
+            }),
+            "a step's 5 micro-batches do not divide into 2 rounds over 2 pipeline stages with 2 "
+            "chunks each; make train.global_batch give a multiple of 2, or set pipeline.chunks=1");
+}
+
 TEST_F(SetupTest, RefusesMoreTokensThanCanBeNumbered) {
   inputs_.data.sequence_length = 1 << 20;
   inputs_.train.micro_batch = 1 << 11;

@@ -127,15 +127,18 @@ std::vector<ShardSlice> held_by(const sharding::ShardLayout& layout,
 HeldRows held_rows(const sharding::ShardLayout& layout, const std::vector<GroupContents>& groups,
                    int rank) {
   HeldRows rows;
-  for (const auto& holding : held_by(layout, groups, rank))
-    rows[layout.placement(holding.parameter).replicated(layout.dims()).to_ulong()].push_back(
-        holding);
+  for (const auto& holding : held_by(layout, groups, rank)) {
+    const auto& placement = layout.placement(holding.parameter);
+    if (placement.counts_on(layout.dims(), rank))
+      rows[placement.replicated(layout.dims()).to_ulong()].push_back(holding);
+  }
   return rows;
 }
 
 std::vector<ShardSlice> written_of(const HeldRows& rows, const comm::ParallelDims& dims, int rank) {
   std::vector<ShardSlice> mine;
-  for (const auto& [axes, holdings] : rows) {
+  for (const auto& [set, holdings] : rows) {
+    const comm::AxisSet axes(set);
     const auto share = share_of(holdings, dims.rank_in_group(axes, rank), dims.group_size(axes));
     mine.insert(mine.end(), share.begin(), share.end());
   }

@@ -21,10 +21,8 @@ class FrozenHash {
   /// Adds elements of a transfer, from `at` on.
   void add(const ShardIo& transfer, std::int64_t at, std::span<const float> values) {
     const auto& layout = state_.layout;
-    const auto& dims = layout.dims();
     const auto id = transfer.parameter;
-    const bool is_first =
-        dims.rank_in_group(layout.placement(id).replicated(dims), state_.rank) == 0;
+    const bool is_first = layout.placement(id).is_first_copy(layout.dims(), state_.rank);
     if (!layout.table()[id].frozen || !is_first) return;
     const auto range = range_of(transfer, state_);
     mine_ += hash_of_elements(layout.table()[id], {range.box, range.begin + at, std::ssize(values)},

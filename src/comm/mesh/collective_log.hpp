@@ -9,10 +9,10 @@
 
 namespace llamesh::comm {
 
-/// One rank's calls in its group along some axes, in order.
+/// One rank's calls in its group, in order.
 struct GroupCalls {
   std::string name;  ///< the axes' name
-  AxisSet along;
+  RankGroups along;
   std::vector<CollectiveCall> calls;
 };
 

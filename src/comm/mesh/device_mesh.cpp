@@ -18,12 +18,12 @@
 namespace llamesh::comm {
 namespace {
 
-/// Returns the groups along some axes, each as a list of ranks.
-std::vector<std::vector<int>> groups_of(const ParallelDims& dims, AxisSet along) {
-  std::vector<std::vector<int>> groups;
+/// Returns the groups, each as a list of ranks.
+std::vector<std::vector<int>> list_of(const ParallelDims& dims, const RankGroups& groups) {
+  std::vector<std::vector<int>> list;
   for (int rank = 0; rank < dims.ranks(); ++rank)
-    if (dims.rank_in_group(along, rank) == 0) groups.push_back(dims.group(along, rank));
-  return groups;
+    if (dims.rank_in_group(groups, rank) == 0) list.push_back(dims.group(groups, rank));
+  return list;
 }
 
 /// Counts a group's ranks on each node.
@@ -35,12 +35,12 @@ std::map<int, std::int64_t> by_node(const std::vector<int>& group, const Topolog
 
 }  // namespace
 
-double share_between_nodes(const ParallelDims& dims, AxisSet along, const Topology& topology,
-                           Route route) {
-  const std::int64_t size = dims.group_size(along);
+double share_between_nodes(const ParallelDims& dims, const RankGroups& groups,
+                           const Topology& topology, Route route) {
   std::int64_t crossing = 0;  // sends between nodes, in one collective over all ranks
   std::int64_t sends = 0;
-  for (const auto& group : groups_of(dims, along)) {
+  for (const auto& group : list_of(dims, groups)) {
+    const auto size = std::ssize(group);
     const auto nodes = by_node(group, topology);
     if (route == Route::pairs) {
       sends += size * (size - 1);
@@ -53,8 +53,8 @@ double share_between_nodes(const ParallelDims& dims, AxisSet along, const Topolo
   return sends == 0 ? 0 : static_cast<double>(crossing) / static_cast<double>(sends);
 }
 
-bool within_node(const ParallelDims& dims, AxisSet along, const Topology& topology) {
-  return std::ranges::all_of(groups_of(dims, along), [&](const std::vector<int>& group) {
+bool within_node(const ParallelDims& dims, const RankGroups& groups, const Topology& topology) {
+  return std::ranges::all_of(list_of(dims, groups), [&](const std::vector<int>& group) {
     return by_node(group, topology).size() == 1;
   });
 }
@@ -71,8 +71,14 @@ DeviceMesh::DeviceMesh(const Communicator& world, const Topology& topology, Para
   make_axes();
 }
 
-DeviceMesh::DeviceMesh(const Topology& topology, ParallelDims dims, int rank, CollectiveLog* log)
-    : world_(nullptr), log_(log), rank_(rank), topology_(topology), dims_(std::move(dims)) {
+DeviceMesh::DeviceMesh(const Topology& topology, ParallelDims dims, int rank, CollectiveLog* log,
+                       SharedTime* time)
+    : world_(nullptr),
+      log_(log),
+      time_(time),
+      rank_(rank),
+      topology_(topology),
+      dims_(std::move(dims)) {
   expects(
       rank < dims_.ranks() && topology.node_of.size() == static_cast<std::size_t>(dims_.ranks()),
       "rank {} of {}, {} of them placed", rank, dims_.ranks(), topology.node_of.size());
@@ -85,16 +91,17 @@ void DeviceMesh::make_axes() {
 }
 
 /// Creates an axis, with its communicator and collectives. Collective.
-DeviceMesh::Axis DeviceMesh::make_axis(const std::string& name, AxisSet along) {
+DeviceMesh::Axis DeviceMesh::make_axis(const std::string& name, const RankGroups& groups) {
+  const auto members = dims_.group(groups, rank_);
   Axis axis{.name = name,
-            .size = dims_.group_size(along),
-            .rank = dims_.rank_in_group(along, rank_),
-            .within_node = within_node(dims_, along, topology_)};
-  if (world_) axis.group = world_->split(dims_.group(along, rank_).front(), axis.rank, name);
-  axis.collectives = make_collectives(axis, along);
+            .size = static_cast<int>(members.size()),
+            .rank = dims_.rank_in_group(groups, rank_),
+            .within_node = within_node(dims_, groups, topology_)};
+  if (world_) axis.group = world_->split(members.front(), axis.rank, name);
+  axis.collectives = make_collectives(axis, groups);
   if (keeps_fingerprints_) axis.collectives->keep_fingerprint();
   axis.share_between_nodes =
-      share_between_nodes(dims_, along, topology_, on_gpus() ? Route::ring : Route::pairs);
+      share_between_nodes(dims_, groups, topology_, on_gpus() ? Route::ring : Route::pairs);
   return axis;
 }
 
@@ -104,20 +111,21 @@ bool DeviceMesh::on_gpus() const {
 }
 
 /// Creates an axis' collectives on the fitting transport. Collective.
-std::unique_ptr<Collectives> DeviceMesh::make_collectives(const Axis& axis, AxisSet along) const {
+std::unique_ptr<Collectives> DeviceMesh::make_collectives(const Axis& axis,
+                                                          const RankGroups& groups) const {
+  const auto members = dims_.group(groups, rank_);
   if (!world_) {
     SimulatedCollectives::Log log;
     if (log_) {
-      log_->groups.push_back({axis.name, along, {}});
+      log_->groups.push_back({axis.name, groups, {}});
       log = [all = log_, group = log_->groups.size() - 1](const CollectiveCall& call) {
         all->add(group, call);
       };
     }
-    return std::make_unique<SimulatedCollectives>(axis.rank, axis.size,
-                                                  nodes_of(dims_.group(along, rank_), topology_),
-                                                  axis.within_node, std::move(log));
+    return std::make_unique<SimulatedCollectives>(
+        axis.rank, axis.size, nodes_of(members, topology_), axis.within_node, std::move(log));
   }
-  if (nccl_) return nccl_->axis(axis.name, *axis.group, dims_.group(along, rank_).front());
+  if (nccl_) return nccl_->axis(axis.name, *axis.group, members.front());
   if (axis.within_node) return std::make_unique<NodeCollectives>(*axis.group);
   return std::make_unique<MpiCollectives>(*axis.group);
 }
@@ -151,11 +159,24 @@ DeviceMesh::Axis& DeviceMesh::reductions_along(AxisSet axes) {
   return made;
 }
 
+DeviceMesh::Axis& DeviceMesh::pairs_along(AxisSet axis, int first, int channel) {
+  const std::tuple key(axis.to_ulong(), first, channel);
+  const auto found = pairs_.find(key);
+  if (found != pairs_.end()) return found->second;
+  const auto groups = RankGroups::pairs(axis, first);
+  auto& made = pairs_.emplace(key, make_axis(to_string(axis, dims_), groups)).first->second;
+  if (time_)
+    dynamic_cast<SimulatedCollectives&>(*made.collectives)
+        .share_time(*time_, {dims_.group(groups, rank_).front(), first, channel});
+  return made;
+}
+
 std::vector<const DeviceMesh::Axis*> DeviceMesh::all() const {
   std::vector<const Axis*> all;
   for (const auto& axis : axes_) all.push_back(&axis);
   for (const auto* more : {&combined_, &reductions_})
     for (const auto& [axes, axis] : *more) all.push_back(&axis);
+  for (const auto& [key, axis] : pairs_) all.push_back(&axis);
   return all;
 }
 

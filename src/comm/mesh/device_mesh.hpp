@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "comm/mesh/collective_log.hpp"
@@ -14,6 +15,7 @@
 #include "comm/mpi/communicator.hpp"
 #include "comm/transports/collectives.hpp"
 #include "comm/transports/nccl.hpp"
+#include "comm/transports/shared_time.hpp"
 
 namespace llamesh::comm {
 
@@ -34,9 +36,11 @@ class DeviceMesh {
   /// Collective. The axis sizes must multiply to the size of the world, which is borrowed.
   DeviceMesh(const Communicator& world, const Topology& topology, ParallelDims dims);
   /// Creates the mesh as seen by `rank` in a hypothetical launch, within a device::Simulation: its
-  /// collectives are simulated, and it has no communicators. `log`, if any, receives their calls,
-  /// and outlives the mesh. Not collective.
-  DeviceMesh(const Topology& topology, ParallelDims dims, int rank, CollectiveLog* log = nullptr);
+  /// collectives are simulated, and it has no communicators. `log`, if any, receives their calls.
+  /// With `time`, pairs of ranks wait for one another, which are simulated side by side. Both
+  /// outlive the mesh. Not collective.
+  DeviceMesh(const Topology& topology, ParallelDims dims, int rank, CollectiveLog* log = nullptr,
+             SharedTime* time = nullptr);
 
   const ParallelDims& dims() const { return dims_; }
   int rank() const { return rank_; }  ///< world rank
@@ -50,7 +54,11 @@ class DeviceMesh {
   /// so that gathers and reductions do not wait for each other; allocate memory for reductions
   /// there. On CPUs, or if a rank is alone, this is along(). The first call is collective.
   Axis& reductions_along(AxisSet axes);
-  /// Returns the axes, and everything that along() and reductions_along() have created.
+  /// Returns collectives over RankGroups::pairs(), each `channel` with its own stream and
+  /// communicator. Collective: every rank makes the same calls in the same order.
+  Axis& pairs_along(AxisSet axis, int first, int channel);
+  /// Returns the axes, and everything that along(), reductions_along() and pairs_along() have
+  /// created.
   std::vector<const Axis*> all() const;
   /// Waits until all collectives in all() are done, so that their memory may go. While an error
   /// unwinds, other ranks may never arrive: gives up waiting for them first.
@@ -69,12 +77,13 @@ class DeviceMesh {
 
  private:
   void make_axes();
-  Axis make_axis(const std::string& name, AxisSet along);
-  std::unique_ptr<Collectives> make_collectives(const Axis& axis, AxisSet along) const;
+  Axis make_axis(const std::string& name, const RankGroups& groups);
+  std::unique_ptr<Collectives> make_collectives(const Axis& axis, const RankGroups& groups) const;
   bool on_gpus() const;
 
   const Communicator* world_;     ///< null: simulated
   CollectiveLog* log_ = nullptr;  ///< for a simulated mesh, or null
+  SharedTime* time_ = nullptr;    ///< the same
   int rank_;
   Topology topology_;
   ParallelDims dims_;
@@ -82,6 +91,7 @@ class DeviceMesh {
   std::vector<Axis> axes_;
   // Groups along several axes, by AxisSet::to_ulong().
   std::map<unsigned long, Axis> combined_, reductions_;
+  std::map<std::tuple<unsigned long, int, int>, Axis> pairs_;
   std::map<unsigned long, Communicator> groups_;
   bool keeps_fingerprints_ = false;
 };
@@ -89,8 +99,8 @@ class DeviceMesh {
 /// Lists each node's ranks with their coordinates (--print-mesh). Pure.
 std::string describe(const ParallelDims& dims, const Topology& topology);
 
-/// Returns true if each group along these axes has all its ranks on one node. Pure.
-bool within_node(const ParallelDims& dims, AxisSet along, const Topology& topology);
+/// Returns true if each of these groups has all its ranks on one node. Pure.
+bool within_node(const ParallelDims& dims, const RankGroups& groups, const Topology& topology);
 
 /// Communication pattern between the ranks on an axis.
 enum class Route : std::uint8_t {
@@ -98,9 +108,9 @@ enum class Route : std::uint8_t {
   ring,   ///< each rank sends only to the next one, node by node: NCCL
 };
 
-/// Returns the fraction of bytes, over all ranks' groups along these axes, that goes from one node
-/// to another: 0 to 1. Pure.
-double share_between_nodes(const ParallelDims& dims, AxisSet along, const Topology& topology,
-                           Route route);
+/// Returns the fraction of bytes, over all of these groups, that goes from one node to another: 0
+/// to 1. Pure.
+double share_between_nodes(const ParallelDims& dims, const RankGroups& groups,
+                           const Topology& topology, Route route);
 
 }  // namespace llamesh::comm

@@ -6,6 +6,7 @@ namespace llamesh::comm {
 struct MeshOptions {
   int replicate = 0;  ///< size of the replicate axis; auto: by the strategy
   int shard = 0;      ///< size of the shard axis; auto: by the strategy
+  int pipeline = 1;   ///< size of the pipeline axis
   int expert = 1;     ///< size of the expert axis
   int context = 1;    ///< size of the context axis
   int tensor = 1;     ///< size of the tensor axis

@@ -13,6 +13,7 @@ namespace {
 
 Divides meaning_of(std::string_view axis) {
   if (axis == "replicate" || axis == "shard" || axis == "expert") return Divides::batch;
+  if (axis == "pipeline") return Divides::layers;
   return axis == "context" ? Divides::sequence : Divides::nothing;
 }
 
@@ -96,21 +97,21 @@ std::vector<int> ParallelDims::coordinates(int rank) const {
   return result;
 }
 
-int ParallelDims::group_size(AxisSet along) const {
+int ParallelDims::size_along(AxisSet along) const {
   int size = 1;
   for (std::size_t i = 0; i < factors_.size(); ++i)
     if (along[i]) size *= factors_[i].size;
   return size;
 }
 
-int ParallelDims::rank_in_group(AxisSet along, int rank) const {
+int ParallelDims::place_along(AxisSet along, int rank) const {
   int place = 0;
   for (std::size_t i = 0; i < factors_.size(); ++i)
     if (along[i]) place = place * factors_[i].size + coordinate(factors_[i], rank);
   return place;
 }
 
-std::vector<int> ParallelDims::group(AxisSet along, int rank) const {
+std::vector<int> ParallelDims::group_along(AxisSet along, int rank) const {
   std::vector<int> ranks{rank};
   for (std::size_t i = 0; i < factors_.size(); ++i) {
     if (!along[i]) continue;
@@ -122,6 +123,29 @@ std::vector<int> ParallelDims::group(AxisSet along, int rank) const {
     ranks = std::move(longer);
   }
   return ranks;
+}
+
+int ParallelDims::group_size(const RankGroups& groups) const {
+  const int size = size_along(groups.along);
+  return groups.first_pair < 0 ? size : std::min(size, 2);
+}
+
+int ParallelDims::rank_in_group(const RankGroups& groups, int rank) const {
+  const int place = place_along(groups.along, rank);
+  if (groups.first_pair < 0) return place;
+  const int size = size_along(groups.along);
+  return (place - groups.first_pair + size) % size % 2;
+}
+
+std::vector<int> ParallelDims::group(const RankGroups& groups, int rank) const {
+  auto ranks = group_along(groups.along, rank);
+  if (groups.first_pair < 0) return ranks;
+  const int size = static_cast<int>(ranks.size());
+  const int after_first = (place_along(groups.along, rank) - groups.first_pair + size) % size;
+  std::vector<int> pair;
+  for (int i = after_first / 2 * 2; i < std::min(size, after_first / 2 * 2 + 2); ++i)
+    pair.push_back(ranks[static_cast<std::size_t>((groups.first_pair + i) % size)]);
+  return pair;
 }
 
 std::string to_string(const ParallelDims& dims) {

@@ -14,6 +14,7 @@ namespace llamesh::comm {
 enum class Divides : std::uint8_t {
   batch,     ///< each reads other sequences; their gradients add up
   sequence,  ///< each has a part of the same sequences; their gradients add up
+  layers,    ///< each has other layers, through which all tokens pass
   nothing,   ///< all have the same tokens: they divide matrices
 };
 
@@ -24,7 +25,7 @@ struct MeshAxis {
   Divides divides;
 
   /// An axis of the mesh of a run, whose name says what it divides: `replicate`, `shard` and
-  /// `expert` the batch, `context` the sequence, any other nothing.
+  /// `expert` the batch, `context` the sequence, `pipeline` the layers, any other nothing.
   MeshAxis(std::string name, int size);
   MeshAxis(std::string name, int size, Divides divides)
       : name(std::move(name)), size(size), divides(divides) {}
@@ -33,12 +34,30 @@ struct MeshAxis {
 /// A set of axes in one mesh: bit i is the i-th axis, or the i-th factor if an axis is split.
 using AxisSet = std::bitset<8>;
 
+/// A partition of a mesh's ranks into groups: those that differ only along some axes, or pairs of
+/// them that are neighbors along one axis.
+struct RankGroups {
+  RankGroups(AxisSet along) : along(along) {}  // NOLINT(google-explicit-constructor)
+  /// Pairs along a whole axis: coordinates `first` and `first` + 1, `first` + 2 and `first` + 3,
+  /// and so on, behind the last one the first again. With an odd size the rank before `first` is
+  /// alone.
+  static RankGroups pairs(AxisSet axis, int first) {
+    RankGroups groups(axis);
+    groups.first_pair = first;
+    return groups;
+  }
+  bool operator==(const RankGroups&) const = default;
+
+  AxisSet along;
+  int first_pair = -1;  ///< none
+};
+
 /// Ranks laid out as a grid with named axes, row-major: the innermost axis runs over neighboring
 /// ranks. It answers every question about a rank's coordinates and about groups, for any list of
 /// axes; nothing else computes a rank from a rank. Pure arithmetic, the same on every rank.
 ///
 /// A group along some axes is the set of ranks that differ only in these axes, in rank order. Along
-/// no axis every rank is a group by itself.
+/// no axis every rank is a group by itself. A pair begins with its first coordinate (RankGroups).
 class ParallelDims {
  public:
   ParallelDims() = default;  ///< a single rank
@@ -68,19 +87,25 @@ class ParallelDims {
   AxisSet gradient_axes() const { return dividing({Divides::batch, Divides::sequence}); }
   /// Returns the axis along which each layer's matrices are split.
   AxisSet tensor() const { return named({"tensor"}); }
+  /// Returns the axis along which layers are divided.
+  AxisSet pipeline() const { return named({"pipeline"}); }
   /// Returns the axis along which sequences are divided.
   AxisSet context() const { return named({"context"}); }
 
   /// Returns the coordinates of `rank` along axes(), outermost first.
   std::vector<int> coordinates(int rank) const;
-  int group_size(AxisSet along) const;
+  /// Returns the ranks in a group; of pairs, 2 if the axis has that many.
+  int group_size(const RankGroups& groups) const;
   /// Returns the rank's index within its group, 0 to group_size() - 1.
-  int rank_in_group(AxisSet along, int rank) const;
+  int rank_in_group(const RankGroups& groups, int rank) const;
   /// Returns the ranks in the group that contains `rank`.
-  std::vector<int> group(AxisSet along, int rank) const;
+  std::vector<int> group(const RankGroups& groups, int rank) const;
 
  private:
   AxisSet dividing(std::initializer_list<Divides> kinds) const;
+  int size_along(AxisSet along) const;
+  int place_along(AxisSet along, int rank) const;
+  std::vector<int> group_along(AxisSet along, int rank) const;
 
   struct Factor {
     std::size_t axis;

@@ -138,6 +138,13 @@ void SimulatedCollectives::move_broadcast(const CollectiveCall& call, const Tens
 
 void SimulatedCollectives::move_parts(const CollectiveCall& call, const PeerParts& received,
                                       const PeerParts& sent) {
+  if (time_ && call.to == CollectiveCall::none) {
+    log(call);
+    return device::Simulation::current().run_until(
+        stream(), [time = time_, channel = channel_, number = received_++] {
+          return time->arrival(channel, number);
+        });
+  }
   const int per_node = size() / nodes_;
   Ring there{0, 0};
   Ring back{0, 0};
@@ -155,6 +162,7 @@ void SimulatedCollectives::move_parts(const CollectiveCall& call, const PeerPart
   const double start = size() == 1 ? 0 : hardware().collective_seconds;
   take(call, own_part_seconds(received[rank()], sent[rank()]),
        {start + std::max(there.latency, back.latency), std::max(there.transfer, back.transfer)});
+  if (time_) time_->send(channel_, device::Simulation::current().time_of(stream()));
 }
 
 }  // namespace llamesh::comm

@@ -6,6 +6,7 @@
 
 #include "comm/calls/collective_call.hpp"
 #include "comm/transports/collectives.hpp"
+#include "comm/transports/shared_time.hpp"
 
 namespace llamesh::comm {
 
@@ -30,6 +31,12 @@ class SimulatedCollectives final : public Collectives {
   SimulatedCollectives(int rank, int size, int nodes, bool within_node, Log log);
   /// Shares the links with another object: their messages take turns from now on.
   void share_links_of(const SimulatedCollectives& other) { links_ = other.links_; }
+  /// Waits in send_recv() for the other rank of a pair, which is simulated side by side. `time`
+  /// outlives this object.
+  void share_time(SharedTime& time, const SharedTime::Channel& channel) {
+    time_ = &time;
+    channel_ = channel;
+  }
 
   device::Buffer allocate_gathered(std::int64_t bytes_per_rank) override;
   bool shares_gathered() const override;
@@ -65,6 +72,9 @@ class SimulatedCollectives final : public Collectives {
   std::shared_ptr<device::Stream> links_;  ///< timeline of the links
   device::Buffer scratch_;
   Log log_;
+  SharedTime* time_ = nullptr;  ///< null: the others are as fast as this rank
+  SharedTime::Channel channel_;
+  std::size_t received_ = 0;  ///< messages, with time_
 };
 
 }  // namespace llamesh::comm

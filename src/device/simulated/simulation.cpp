@@ -3,6 +3,8 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include "core/error.hpp"
@@ -15,15 +17,36 @@ thread_local Simulation* active_simulation = nullptr;
 
 }  // namespace
 
+namespace {
+
+/// A time that is known once someone asks.
+class Arrival {
+ public:
+  explicit Arrival(std::function<double()> when) : when_(std::move(when)) {}
+  double time() {
+    if (!time_) time_ = when_();
+    return *time_;
+  }
+
+ private:
+  std::function<double()> when_;
+  std::optional<double> time_;
+};
+
+}  // namespace
+
 /// A point in time on a simulated stream.
 struct Simulation::QueueTime final : Event::State {
-  QueueTime(Simulation& of, double when) : simulation(of), time(when) {}
+  QueueTime(Simulation& of, double at_least, std::shared_ptr<Arrival> of_data)
+      : simulation(of), earliest(at_least), arrival(std::move(of_data)) {}
 
-  bool ready() override { return simulation.host_ >= time; }
-  void wait() override { simulation.host_ = std::max(simulation.host_, time); }
+  bool ready() override { return simulation.host_ >= time(); }
+  void wait() override { simulation.host_waits_until(time()); }
+  double time() const { return arrival ? std::max(earliest, arrival->time()) : earliest; }
 
   Simulation& simulation;
-  double time;
+  double earliest;
+  std::shared_ptr<Arrival> arrival;  ///< null: done at `earliest`
 };
 
 /// A stream as a clock: the time when its work is done.
@@ -38,20 +61,34 @@ class Simulation::Queue final : public Stream::Queue {
   void wait(const Event& event) override {
     const auto* moment = dynamic_cast<const QueueTime*>(state_of(event));
     expects(moment != nullptr, "a simulated stream waits for an event of another device");
+    settle();
     const double start = std::max(now_, simulation_.host_);
+    const double time = moment->time();
     // The host may also wait for computation in the meantime.
     if (is_compute_ || is_host_)
-      simulation_.exposed_ += std::max(0.0, moment->time - std::max(start, simulation_.computed()));
-    set(std::max(start, moment->time));
+      simulation_.exposed_ += std::max(0.0, time - std::max(start, simulation_.computed()));
+    set(std::max(start, time));
   }
   std::shared_ptr<Event::State> record() override {
-    return std::make_shared<QueueTime>(simulation_, now_);
+    return std::make_shared<QueueTime>(simulation_, now_, arrival_);
   }
 
-  void advance(double seconds) { set(std::max(now_, simulation_.host_) + seconds); }
+  void advance(double seconds) {
+    settle();
+    set(std::max(now_, simulation_.host_) + seconds);
+  }
+  void advance_until(std::function<double()> when) {
+    advance(0);
+    arrival_ = std::make_shared<Arrival>(std::move(when));
+  }
   double now() const { return now_; }
 
  private:
+  /// Waits for the last arrival, behind which other work comes.
+  void settle() {
+    if (arrival_) set(std::max(now_, arrival_->time()));
+    arrival_.reset();
+  }
   void set(double time) {
     now_ = time;
     if (is_host_) simulation_.host_ = std::max(simulation_.host_, time);
@@ -60,6 +97,7 @@ class Simulation::Queue final : public Stream::Queue {
   Simulation& simulation_;
   bool is_compute_, is_host_;
   double now_ = 0;
+  std::shared_ptr<Arrival> arrival_;  ///< the last work; null: it is done at now_
 };
 
 Simulation::Simulation(Hardware hardware, double expert_imbalance)
@@ -88,7 +126,7 @@ Simulation& Simulation::current() {
 }
 
 double Simulation::computed() const {
-  return dynamic_cast<const Queue*>(compute_->queue())->now();
+  return time_of(*compute_);
 }
 
 double Simulation::now() const {
@@ -105,9 +143,19 @@ void Simulation::run(Stream& stream, double seconds) {
   queue->advance(seconds);
 }
 
+double Simulation::time_of(const Stream& stream) const {
+  return dynamic_cast<const Queue*>(stream.queue())->now();
+}
+
+void Simulation::run_until(Stream& stream, std::function<double()> when) {
+  auto* queue = dynamic_cast<Queue*>(stream.queue());
+  expects(queue != nullptr, "simulated work in the stream of another device");
+  queue->advance_until(std::move(when));
+}
+
 void Simulation::run_on_cores(Stream& stream, double seconds) {
   run(stream, seconds);
-  host_ = std::max(host_, dynamic_cast<const Queue*>(stream.queue())->now());
+  host_waits_until(time_of(stream));
   exposed_ += seconds;
 }
 

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string_view>
@@ -61,8 +63,13 @@ class Simulation {
 
   /// Queues work that takes `seconds` on a simulated stream.
   void run(Stream& stream, double seconds);
+  /// Returns the time when a simulated stream's work is done.
+  double time_of(const Stream& stream) const;
   /// Queues work on a communication stream that occupies the computation's cores.
   void run_on_cores(Stream& stream, double seconds);
+  /// Queues the arrival of data from another simulated rank on a communication stream: it is not
+  /// done before when(), which is asked once someone waits for it.
+  void run_until(Stream& stream, std::function<double()> when);
   /// Names the kernel that the next run_kernel() is for.
   void set_kernel(std::string_view name) { kernel_ = name; }
   /// Uses the measured rates for kernels of a run in this dtype.
@@ -81,6 +88,8 @@ class Simulation {
   void count_host_copy(std::int64_t bytes) { copied_by_host_ += bytes; }
   /// Advances the host's clock by `seconds`.
   void host_waits(double seconds) { host_ += seconds; }
+  /// Advances it to `time`, if that is later.
+  void host_waits_until(double time) { host_ = std::max(host_, time); }
 
  private:
   class Queue;

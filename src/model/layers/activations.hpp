@@ -51,6 +51,7 @@ class Activations {
 
   /// The passes of a whole model that runs forward and then backward.
   const ChunkPass& whole() const { return passes_.front().front(); }
+  std::size_t chunks() const { return passes_.size(); }
   /// The passes of one of the chunks for one of a step's micro-batches.
   ChunkPass& of(int chunk, std::int64_t micro_batch) {
     auto& of_chunk = passes_[static_cast<std::size_t>(chunk)];

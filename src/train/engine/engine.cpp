@@ -21,15 +21,24 @@ Engine::Engine(const Setup& setup, comm::DeviceMesh& mesh)
             setup.row_length(), setup.inputs.memory, setup.inputs.precision.parameters, *tensor,
             model::Purpose::train, *experts,
             setup.inputs.model.num_experts > 0 ? sharding::data_ranks(mesh) : model::DataRanks(),
-            *context) {}
+            *context, chunks_of_stage(setup, mesh.rank())) {
+  if (mesh.dims().group_size(mesh.dims().pipeline()) > 1)
+    pipeline.emplace(setup, mesh,
+                     tensor->residual({setup.inputs.train.micro_batch * setup.row_length(),
+                                       setup.inputs.model.hidden_size}));
+}
 
 void Engine::forward_backward(std::span<const model::Batch> micro_batches, float scale,
                               const std::function<void()>& on_micro_batch) {
   model.begin_step(std::ssize(micro_batches));
-  for (std::size_t i = 0; i < micro_batches.size(); ++i) {
-    fsdp.begin_micro_batch({.first = i == 0, .last = i + 1 == micro_batches.size()});
-    model.train(fsdp, micro_batches[i], scale);
-    on_micro_batch();
+  if (pipeline) {
+    pipeline->train(model, fsdp, micro_batches, scale, on_micro_batch);
+  } else {
+    for (std::size_t i = 0; i < micro_batches.size(); ++i) {
+      fsdp.begin_micro_batch({.first = i == 0, .last = i + 1 == micro_batches.size()});
+      model.train(fsdp, micro_batches[i], scale);
+      on_micro_batch();
+    }
   }
   fsdp.finish_gradients();
   model.end_step();
@@ -37,8 +46,16 @@ void Engine::forward_backward(std::span<const model::Batch> micro_batches, float
 
 void Engine::replay(const model::Batch& first, float scale, std::int64_t micro_batches) {
   model.begin_step(micro_batches);
+  if (pipeline) return pipeline->replay(model, fsdp, first, scale);
   fsdp.begin_micro_batch({.first = true, .last = true, .discarded = true});
   model.train(fsdp, first, scale);
+}
+
+void Engine::evaluate(const model::Batch& batch) {
+  if (pipeline)
+    pipeline->evaluate(model, fsdp, batch);
+  else
+    model.evaluate(fsdp, batch);
 }
 
 void Engine::update(double lr, double norm, std::int64_t step) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "comm/mesh/device_mesh.hpp"
@@ -12,6 +13,7 @@
 #include "sharding/mesh_context_parallel.hpp"
 #include "sharding/mesh_expert_parallel.hpp"
 #include "sharding/mesh_tensor_parallel.hpp"
+#include "train/engine/pipeline.hpp"
 #include "train/setup/setup.hpp"
 
 namespace llamesh::train {
@@ -34,6 +36,8 @@ struct Engine {
   /// then computes as if this had not been called. Discards the gradients; the caller takes the
   /// loss. The step has `micro_batches` of them.
   void replay(const model::Batch& first, float scale, std::int64_t micro_batches);
+  /// Runs forward only, through all pipeline stages; the model takes the losses in the last one.
+  void evaluate(const model::Batch& batch);
   /// Updates the weights (Optimizer::step).
   void update(double lr, double norm, std::int64_t step);
   /// Returns the seconds for which copies to and from the host have blocked the compute stream so
@@ -50,6 +54,7 @@ struct Engine {
   std::unique_ptr<model::ContextParallel> context;
   optim::Optimizer optimizer;
   model::CausalLM model;
+  std::optional<Pipeline> pipeline;  ///< if there are several stages
 };
 
 }  // namespace llamesh::train

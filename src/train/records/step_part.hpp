@@ -12,7 +12,7 @@ struct AxisSeconds {
   float exposed = 0;
 };
 /// Ordered like DeviceMesh::all(), which has fewer entries.
-using SecondsByAxis = std::array<AxisSeconds, 16>;
+using SecondsByAxis = std::array<AxisSeconds, 24>;
 
 /// A rank's measurements of a step.
 struct StepSample {

@@ -12,6 +12,7 @@
 #include "model/description/parameters.hpp"
 #include "model/layers/memory_options.hpp"
 #include "optim/optimizer_options.hpp"
+#include "sharding/pipeline_stages.hpp"
 #include "sharding/sharding_options.hpp"
 
 namespace llamesh::train {
@@ -121,6 +122,7 @@ struct Inputs {
   model::ModelConfig model;
   checkpoint::PretrainedOptions pretrained;
   comm::MeshOptions mesh;
+  sharding::PipelineOptions pipeline;
   sharding::TensorOptions tensor;
   sharding::ShardingOptions sharding;
   sharding::PrecisionOptions precision;

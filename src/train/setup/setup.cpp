@@ -173,6 +173,53 @@ void check_pieces(std::int64_t sequence, int ranks) {
        sequence, ranks, pieces, below > 0 ? fmt::format("{} or ", below) : "", below + pieces);
 }
 
+/// Fills in what the inputs leave open of gathers and reductions: with pipeline stages, once a step
+/// each, since every micro-batch passes a stage by itself.
+void resolve_sharding(Inputs& in) {
+  using sharding::Reduce;
+  using sharding::ReshardAfterForward;
+  auto& reduce = in.sharding.reduce;
+  auto& reshard = in.sharding.reshard_after_forward;
+  const bool has_stages = in.mesh.pipeline > 1;
+  if (reduce == Reduce::automatic) reduce = has_stages ? Reduce::last : Reduce::each;
+  if (has_stages && reshard == ReshardAfterForward::by_strategy &&
+      in.sharding.strategy != sharding::Strategy::no_shard)
+    reshard = ReshardAfterForward::no;
+}
+
+/// Checks what pipeline stages cannot do, and notes how long they wait.
+void check_pipeline(Inputs& in, const PipelineShape& shape) {
+  const auto stages = shape.stages;
+  if (stages == 1) {
+    validate(in.pipeline.chunks == 1 && in.pipeline.layers.empty(),
+             "pipeline.{} is set, but there are no stages; set mesh.axes.pipeline, or leave it out",
+             in.pipeline.chunks == 1 ? "layers" : "chunks");
+    return;
+  }
+  validate(in.model.num_experts == 0 || !in.model.output_router_logits ||
+               in.model.router_aux_loss_coef == 0,
+           "mesh.axes.pipeline is {}, but model.output_router_logits adds a loss on the routers of "
+           "all layers together, which no stage has; set it to false, or use mesh.axes.expert",
+           stages);
+  validate(
+      in.pipeline.chunks == 1 || in.sharding.wrap.wrap == sharding::Wrap::layer,
+      "pipeline.chunks is {}, but with sharding.wrap={} one unit has weights of several chunks; "
+      "use sharding.wrap=layer",
+      in.pipeline.chunks, in.sharding.wrap.wrap == sharding::Wrap::size ? "size" : "none");
+  validate(!in.memory.activation_offload,
+           "mesh.axes.pipeline is {}, but memory.activation_offload knows no stages yet; use "
+           "memory.activation_checkpointing",
+           stages);
+  pipeline_actions(shape, 0);  // throws if the micro-batches do not fit
+  if (shape.micro_batches < stages)
+    in.notes.push_back(
+        fmt::format("a step has {} micro-batch{} for {} pipeline stages, each of which waits for "
+                    "{:.0f} % of the "
+                    "time of its passes; raise train.global_batch",
+                    shape.micro_batches, shape.micro_batches == 1 ? "" : "es", stages,
+                    100 * pipeline_bubble(shape)));
+}
+
 /// Returns placements from the inputs' spec, or Megatron's; writes the spec's residual layout into
 /// the inputs.
 sharding::Placements place(Inputs& in, const model::ParameterTable& table,
@@ -241,15 +288,23 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
   auto table = model::parameter_table(in.model);
   model::freeze_parameters(table, in.model, in.train.trained);
   setup.table = std::make_unique<const model::ParameterTable>(std::move(table));
+  resolve_sharding(in);
   setup.mesh = sharding::make_mesh(in.sharding.strategy, in.sharding.reshard_after_forward, in.mesh,
                                    setup.topology, *setup.table);
   setup.micro_batches = micro_batches_of(in.train, setup.mesh.group_size(setup.mesh.batch_axes()));
+  setup.pipeline = {.stages = setup.mesh.group_size(setup.mesh.pipeline()),
+                    .chunks = in.pipeline.chunks,
+                    .micro_batches = static_cast<int>(setup.micro_batches)};
+  check_pipeline(in, setup.pipeline);
   validate(in.data.sequence_length <= max_tokens_at_once / in.train.micro_batch,
            "train.micro_batch {} x data.sequence_length {} are more than {} tokens at once; lower "
            "one of them",
            in.train.micro_batch, in.data.sequence_length, max_tokens_at_once);
   check_pieces(in.data.sequence_length, setup.mesh.group_size(setup.mesh.context()));
   auto placements = place(in, *setup.table, setup.mesh);
+  setup.chunks = sharding::chunk_layers(*setup.table, in.pipeline,
+                                        setup.mesh.group_size(setup.mesh.pipeline()));
+  sharding::place_in_stages(placements, *setup.table, setup.mesh, setup.chunks);
   sharding::check_residual(*setup.table, setup.mesh, in.tensor,
                            in.train.micro_batch * setup.row_length());
   auto units = sharding::make_units(*setup.table, in.sharding.wrap, setup.mesh, placements);

@@ -15,6 +15,7 @@
 #include "data/validation.hpp"
 #include "device/memory_meter.hpp"
 #include "sharding/shard_layout.hpp"
+#include "train/setup/pipeline_schedule.hpp"
 #include "train/setup/run_inputs.hpp"
 
 namespace llamesh::train {
@@ -45,6 +46,15 @@ struct Setup {
       table;  ///< at a fixed address, since layout borrows it
   std::unique_ptr<const sharding::ShardLayout> layout;
   std::int64_t micro_batches = 1;  ///< per rank and optimizer step
+  PipelineShape pipeline;          ///< one stage without a pipeline axis
+  /// Layers of each chunk of the model, over all pipeline stages; one chunk without those.
+  std::vector<model::LayerRange> chunks;
+  /// Returns the stage of a rank.
+  int stage(int rank) const { return mesh.rank_in_group(mesh.pipeline(), rank); }
+  /// Returns the ranks whose losses add up to the step's: those with the last stage's layers.
+  std::vector<int> loss_ranks(int rank) const {
+    return mesh.group(mesh.gradient_axes(), mesh.group(mesh.pipeline(), rank).back());
+  }
   /// Returns the tokens of a sequence that each rank has: all, without a context axis.
   std::int64_t row_length() const {
     return inputs.data.sequence_length / mesh.group_size(mesh.context());

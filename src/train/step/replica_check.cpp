@@ -114,7 +114,7 @@ void ReplicaCheck::for_each_piece(const Group& group,
     for (std::int64_t at = 0; at < shard.numel(); at += piece_numel)
       visit(shard.slice(at, std::min(piece_numel, shard.numel() - at)));
   };
-  for (const auto u : group.units) {
+  for (const auto u : group.held) {
     if (group.frozen) {
       in_pieces(state_.frozen().shards[u]);
       continue;

@@ -21,8 +21,8 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
       setup_(setup),
       threads_(set_threads(setup.inputs.train.threads, world)),
       mesh_(mesh),
-      data_group_(mesh.group(setup.mesh.gradient_axes())),
-      data_ranks_(setup.mesh.group(setup.mesh.gradient_axes(), world.rank())),
+      loss_group_(mesh.group(setup.mesh.gradient_axes() | setup.mesh.pipeline())),
+      loss_ranks_(setup.loss_ranks(world.rank())),
       engine_(setup, mesh),
       feed_(world, setup, mesh, *engine_.context),
       meter_(world, setup, mesh, engine_, threads_),
@@ -139,7 +139,7 @@ std::vector<StepPart> Trainer::exchange(const Request& request) {
 /// the same bits.
 void Trainer::sum_up(StepRecord& record, const std::vector<StepPart>& parts, double divisor) const {
   double loss = 0;
-  for (const int rank : data_ranks_) loss += parts[static_cast<std::size_t>(rank)].loss;
+  for (const int rank : loss_ranks_) loss += parts[static_cast<std::size_t>(rank)].loss;
   record.loss = without_nan_sign(loss / divisor);
   double squared_norm = 0;
   for (const auto& part : parts) squared_norm += part.squared_norm;
@@ -148,12 +148,12 @@ void Trainer::sum_up(StepRecord& record, const std::vector<StepPart>& parts, dou
 
 double Trainer::evaluate(const OnProgress& on_progress, std::size_t set) {
   for (std::int64_t k = 0; k < feed_.validation_batches(set); ++k) {
-    engine_.model.evaluate(engine_.fsdp, feed_.validation_batch(set, k));
+    engine_.evaluate(feed_.validation_batch(set, k));
     on_progress();
   }
   const double loss = engine_.model.take_loss();  // waits for the last collective
   const auto valid = static_cast<double>(feed_.end_validation());
-  return without_nan_sign(data_group_.sum(loss, "the loss") / valid);
+  return without_nan_sign(loss_group_.sum(loss, "the loss") / valid);
 }
 
 void Trainer::check_weights() const {

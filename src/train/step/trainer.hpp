@@ -86,8 +86,8 @@ class Trainer {
   const Setup& setup_;
   int threads_;
   comm::DeviceMesh& mesh_;
-  const comm::Communicator& data_group_;  ///< ranks whose losses add up
-  std::vector<int> data_ranks_;           ///< their world ranks
+  const comm::Communicator& loss_group_;  ///< ranks whose losses add up, in all pipeline stages
+  std::vector<int> loss_ranks_;           ///< world ranks of those in the last stage
   Engine engine_;
   BatchFeed feed_;
   std::int64_t step_ = 0;    ///< steps done

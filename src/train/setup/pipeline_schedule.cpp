@@ -1,4 +1,4 @@
-#include "train/engine/pipeline_schedule.hpp"
+#include "train/setup/pipeline_schedule.hpp"
 
 #include <fmt/format.h>
 
