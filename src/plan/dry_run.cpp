@@ -29,9 +29,12 @@ DryRun dry_run(const train::Setup& setup, const device::Hardware& hardware,
   constexpr std::int64_t micro_batches = 4;
   DryRun seen;
   std::vector<comm::CollectiveLog> logs(classes.first.size());
-  for (std::size_t c = 0; c < logs.size(); ++c)
-    note_groups(setup.mesh, plan_step(setup, hardware, classes.first[c], micro_batches, &logs[c]),
-                seen.groups);
+  PlannedRanks ranks(setup, hardware, micro_batches);
+  for (std::size_t c = 0; c < logs.size(); ++c) {
+    auto& planned = ranks[classes.first[c]];
+    note_groups(setup.mesh, planned.plan, seen.groups);
+    logs[c] = std::move(planned.log);
+  }
   seen.simulated = static_cast<int>(logs.size());
   check_groups_agree(setup.mesh, classes, logs);
   train::walk_pipeline(setup.pipeline, {.forward = 1, .backward = 2}, train::Pipeline::depth);

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <exception>
+#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -13,7 +14,6 @@
 #include "checkpoint/format/state.hpp"
 #include "checkpoint/memory/snapshot_plan.hpp"
 #include "comm/mesh/device_mesh.hpp"
-#include "comm/mpi/session.hpp"
 #include "device/buffer.hpp"
 #include "device/device.hpp"
 #include "device/host_memory.hpp"
@@ -233,36 +233,6 @@ StepPlan simulate(device::Simulation& simulation, const train::Setup& setup, int
   return plan;
 }
 
-/// Simulates all stages of a rank's pipeline side by side, each on its thread. Returns the plans of
-/// its ranks, by stage; `logs` has a place for each.
-std::vector<StepPlan> simulate_stages(const device::Hardware& hardware, double expert_imbalance,
-                                      const train::Setup& setup, int rank,
-                                      std::int64_t micro_batches,
-                                      std::vector<comm::CollectiveLog>& logs) {
-  const auto ranks = setup.mesh.group(setup.mesh.pipeline(), rank);
-  comm::SharedTime time(static_cast<int>(ranks.size()));
-  std::vector<StepPlan> plans(ranks.size());
-  std::vector<std::exception_ptr> failures(ranks.size());
-  logs.resize(ranks.size());
-  const auto simulate_stage = [&](std::size_t stage) {
-    try {
-      device::Simulation simulation(hardware, expert_imbalance);
-      plans[stage] = simulate(simulation, setup, ranks[stage], micro_batches, logs[stage], &time);
-    } catch (const comm::PeerFailure&) {  // another stage has failed
-    } catch (...) {
-      failures[stage] = std::current_exception();
-      time.fail();
-    }
-  };
-  std::vector<std::jthread> threads;
-  for (std::size_t stage = 0; stage < ranks.size(); ++stage)
-    threads.emplace_back(simulate_stage, stage);
-  threads.clear();  // waits for them
-  for (const auto& failure : failures)
-    if (failure) std::rethrow_exception(failure);
-  return plans;
-}
-
 /// Returns how many of a step's micro-batches are simulated, and how many follow at a time from
 /// then on.
 struct Simulated {
@@ -336,29 +306,68 @@ device::Hardware as_attained(device::Hardware hardware) {
   return hardware;
 }
 
+PlannedRanks::PlannedRanks(const train::Setup& setup, const device::Hardware& of_rank,
+                           std::int64_t most, double expert_imbalance)
+    : setup_(setup),
+      hardware_(with_threads(of_rank, setup.inputs.train.threads)),
+      most_(most),
+      expert_imbalance_(expert_imbalance) {
+  expects(most >= 2, "a step of {} micro-batches to extend", most);
+}
+
+PlannedRank& PlannedRanks::operator[](int rank) {
+  auto& stages = pipelines_[setup_.mesh.group(setup_.mesh.pipeline(), rank).front()];
+  if (stages.empty()) stages = plan_stages(rank);
+  return stages[static_cast<std::size_t>(setup_.stage(rank))];
+}
+
+/// Plans the ranks of a rank's pipeline, by stage.
+std::vector<PlannedRank> PlannedRanks::plan_stages(int rank) const {
+  const auto [taken, at_a_time] = micro_batches_to_simulate(setup_, most_);
+  auto planned = simulate_stages(rank, taken);
+  if (taken < setup_.micro_batches) {
+    const auto shorter = simulate_stages(rank, taken - at_a_time);
+    for (std::size_t i = 0; i < planned.size(); ++i)
+      planned[i].plan = extended(std::move(planned[i].plan), shorter[i].plan,
+                                 (setup_.micro_batches - taken) / at_a_time);
+  }
+  for (auto& stage : planned) record_speed(setup_, hardware_, stage.plan);
+  return planned;
+}
+
+/// Simulates all stages of a rank's pipeline side by side, each on its thread.
+std::vector<PlannedRank> PlannedRanks::simulate_stages(int rank, std::int64_t micro_batches) const {
+  const auto ranks = setup_.mesh.group(setup_.mesh.pipeline(), rank);
+  comm::SharedTime time(static_cast<int>(ranks.size()));
+  std::vector<PlannedRank> planned(ranks.size());
+  std::exception_ptr failure;  // the first one, which ends the waits of the others
+  std::once_flag failed;
+  const auto simulate_stage = [&](std::size_t stage) {
+    try {
+      device::Simulation simulation(hardware_, expert_imbalance_);
+      planned[stage].plan = simulate(simulation, setup_, ranks[stage], micro_batches,
+                                     planned[stage].log, ranks.size() == 1 ? nullptr : &time);
+    } catch (...) {
+      std::call_once(failed, [&] { failure = std::current_exception(); });
+      time.fail();
+    }
+  };
+  {
+    std::vector<std::jthread> others;
+    for (std::size_t stage = 1; stage < ranks.size(); ++stage)
+      others.emplace_back(simulate_stage, stage);
+    simulate_stage(0);
+  }
+  if (failure) std::rethrow_exception(failure);
+  return planned;
+}
+
 StepPlan plan_step(const train::Setup& setup, const device::Hardware& of_rank, int rank,
                    std::int64_t most, comm::CollectiveLog* log, double expert_imbalance) {
-  expects(most >= 2, "a step of {} micro-batches to extend", most);
-  const auto hardware = with_threads(of_rank, setup.inputs.train.threads);
-  const auto stage = static_cast<std::size_t>(setup.stage(rank));
-  const auto of = [&](std::int64_t micro_batches, comm::CollectiveLog& into) {
-    if (setup.mesh.group_size(setup.mesh.pipeline()) == 1) {
-      device::Simulation simulation(hardware, expert_imbalance);
-      return simulate(simulation, setup, rank, micro_batches, into);
-    }
-    std::vector<comm::CollectiveLog> logs;
-    auto plans = simulate_stages(hardware, expert_imbalance, setup, rank, micro_batches, logs);
-    into = std::move(logs[stage]);
-    return std::move(plans[stage]);
-  };
-  const auto [taken, at_a_time] = micro_batches_to_simulate(setup, most);
-  comm::CollectiveLog unwanted, of_shorter;
-  auto plan = of(taken, log ? *log : unwanted);
-  if (taken < setup.micro_batches)
-    plan = extended(std::move(plan), of(taken - at_a_time, of_shorter),
-                    (setup.micro_batches - taken) / at_a_time);
-  record_speed(setup, hardware, plan);
-  return plan;
+  PlannedRanks ranks(setup, of_rank, most, expert_imbalance);
+  auto& planned = ranks[rank];
+  if (log) *log = std::move(planned.log);
+  return std::move(planned.plan);
 }
 
 std::vector<device::KernelCall> kernels_of_step(const train::Setup& setup) {
@@ -374,11 +383,10 @@ std::vector<device::KernelCall> kernels_of_step(const train::Setup& setup) {
 
 StepPlan plan_fullest_rank(const train::Setup& setup, const device::Hardware& hardware,
                            double expert_imbalance) {
+  PlannedRanks ranks(setup, hardware, 4, expert_imbalance);
   std::optional<StepPlan> fullest;
-  for (const int rank : peak_memory_candidates(setup)) {
-    auto plan = plan_step(setup, hardware, rank, 4, nullptr, expert_imbalance);
-    if (!fullest || plan.peak > fullest->peak) fullest = std::move(plan);
-  }
+  for (const int rank : peak_memory_candidates(setup))
+    if (const auto& plan = ranks[rank].plan; !fullest || plan.peak > fullest->peak) fullest = plan;
   return std::move(*fullest);
 }
 

@@ -53,6 +53,32 @@ StepPlan plan_step(const train::Setup& setup, const device::Hardware& of_rank, i
                    std::int64_t most = 4, comm::CollectiveLog* log = nullptr,
                    double expert_imbalance = 1);
 
+/// A rank's plan, with its calls.
+struct PlannedRank {
+  StepPlan plan;
+  comm::CollectiveLog log;
+};
+
+/// plan_step() of several ranks: the stages of a pipeline are simulated once for all of them.
+class PlannedRanks {
+ public:
+  /// Borrows `setup`; as for plan_step().
+  PlannedRanks(const train::Setup& setup, const device::Hardware& of_rank, std::int64_t most = 4,
+               double expert_imbalance = 1);
+  /// Returns a rank's plan, made at the first call for a rank of its pipeline.
+  PlannedRank& operator[](int rank);
+
+ private:
+  std::vector<PlannedRank> plan_stages(int rank) const;
+  std::vector<PlannedRank> simulate_stages(int rank, std::int64_t micro_batches) const;
+
+  const train::Setup& setup_;
+  device::Hardware hardware_;
+  std::int64_t most_;
+  double expert_imbalance_;
+  std::map<int, std::vector<PlannedRank>> pipelines_;  ///< by first rank
+};
+
 /// Returns the kernels of rank 0's step on a CPU, in order. `setup` has train.threads.
 std::vector<device::KernelCall> kernels_of_step(const train::Setup& setup);
 

@@ -44,7 +44,7 @@ TEST(Plan, OfManyRanks) {
   const auto arguments = cluster("llama3.1-405b-2048x8", 16384);
   const auto [code, json] = printed(arguments);
   EXPECT_EQ(code, 0);
-  EXPECT_EQ(json.at("mesh"), "replicate=1 x shard=2048 x tensor=8");
+  EXPECT_EQ(json.at("mesh"), "replicate=1 x pipeline=16 x shard=128 x tensor=8");
   for (const auto* key :
        {"valley_bytes", "peak_bytes", "host_bytes", "host_link_bytes", "alive_at_peak", "traffic",
         "checkpoint_bytes", "step_seconds", "tokens_per_second", "mfu", "exposed_seconds"})
@@ -70,14 +70,23 @@ TEST(Plan, DryRunOf405BillionParametersOn16384Ranks) {
   EXPECT_GT(json.at("hyperslabs"), 16384);
   EXPECT_LT(json.at("simulated_ranks"), 100);
   const auto& groups = json.at("groups");
-  ASSERT_EQ(groups.size(), 4U);
-  EXPECT_EQ(groups[1].at("axis"), "shard");
-  EXPECT_EQ(groups[1].at("size"), 2048);
-  EXPECT_EQ(groups[1].at("groups"), 8);
-  // 128 units are gathered, all but the last one twice, and reduced over a separate communicator.
-  EXPECT_EQ(groups[1].at("collectives"), 128 + 127);
-  EXPECT_EQ(groups[3].at("axis"), "shard");
-  EXPECT_EQ(groups[3].at("collectives"), 128);
+  ASSERT_EQ(groups.size(), 9U);
+  // Each stage has 8 units, which are gathered once a step, and reduced over a separate
+  // communicator.
+  for (const std::size_t g : {2U, 4U}) {
+    EXPECT_EQ(groups[g].at("axis"), "shard");
+    EXPECT_EQ(groups[g].at("size"), 128);
+    EXPECT_EQ(groups[g].at("groups"), 128);
+    EXPECT_EQ(groups[g].at("collectives"), 8);
+  }
+  // A stage sends the activations of 16 sequences behind each of its 4 chunks, and receives their
+  // gradients.
+  for (std::size_t g = 5; g < 9; ++g) {
+    EXPECT_EQ(groups[g].at("axis"), "pipeline");
+    EXPECT_EQ(groups[g].at("size"), 2);
+    EXPECT_EQ(groups[g].at("groups"), 8192);
+    EXPECT_EQ(groups[g].at("collectives"), 4 * 16);
+  }
 }
 
 TEST(Plan, DryRunIsPrintedAsATable) {
