@@ -158,6 +158,9 @@ TEST(InputErrors, Ranges) {
             "command line: sharding.prefetch_limit: expected a number of bytes or a size such as "
             "80GB or 512MiB, got '-1'");
   range("sharding.reshard_after_forward", "0", ">= 1");
+  range("mesh.axes.pipeline", "0", ">= 1");
+  EXPECT_EQ(error(data, {"pipeline.layers=[4, 0]"}),
+            "command line: pipeline.layers: 0 is out of range; allowed: >= 1");
   EXPECT_EQ(error(data, {"sharding.reshard_after_forward=yes"}),
             "command line: sharding.reshard_after_forward: expected auto, true, false or a number "
             "of ranks, got 'yes'");

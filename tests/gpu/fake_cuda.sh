@@ -118,6 +118,18 @@ close "context 2, 2 ranks" 4 context cpu 1e-5
 ran context-bf16 4 --device cuda $bf16 mesh.axes.context=4
 close "context 4, 4 ranks, bf16, recomputation, documents" 4 context-bf16 cpu-bf16 2e-2
 
+# Pipeline stages, one and two chunks on each.
+layers=(model.num_hidden_layers=4 model.tie_word_embeddings=true)
+ran cpu-layers 1 --device cpu "${layers[@]}"
+ran stages 4 --device cuda mesh.axes.pipeline=2 "${layers[@]}"
+close "2 stages, 4 ranks" 4 stages cpu-layers 1e-5
+ran chunks 2 --device cuda mesh.axes.pipeline=2 pipeline.chunks=2 "${layers[@]}"
+close "2 stages with 2 chunks each, 2 ranks" 4 chunks cpu-layers 1e-5
+# shellcheck disable=SC2086
+{ ran cpu-bf16-layers 1 --device cpu $bf16 "${layers[@]}"
+  LLAMESH_POISON=1 ran bf16-stages 4 --device cuda $bf16 mesh.axes.pipeline=4 "${layers[@]}"; }
+close "4 stages, bf16, recomputation, documents" 4 bf16-stages cpu-bf16-layers 2e-2
+
 # Experts; in bf16 with rows of 16 bytes, as the tensor cores take them.
 experts=(model.family=mixtral model.num_experts=5 model.num_experts_per_tok=2 model.intermediate_size=176)
 ran cpu-experts 1 --device cpu "${experts[@]}"

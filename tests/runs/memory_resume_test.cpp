@@ -112,6 +112,12 @@ INSTANTIATE_TEST_SUITE_P(
                      in.train.trained.freeze = {"model.layers.0.*", "model.embed_tokens.weight"};
                    },
                    1},
+        MemoryCase{"stages",
+                   [](train::Inputs& in) {
+                     in.model.tie_word_embeddings = true;
+                     if (world().size() % 2 == 0) in.mesh.pipeline = 2;
+                   },
+                   1},
         MemoryCase{"asynchronous saves", [](train::Inputs& in) { in.checkpoint.async = true; }, 1},
         MemoryCase{"offload",
                    [](train::Inputs& in) { in.sharding.offload = sharding::Offload::all; }, 0}),
