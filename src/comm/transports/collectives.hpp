@@ -90,7 +90,8 @@ class Collectives {
 
   /// Sends `sent` to rank `to` and sets `received` to what rank `from` sends here. Every rank calls
   /// it; one without such a peer passes CollectiveCall::none and an empty tensor. The dtype is the
-  /// same on all ranks. Sizes may differ between pairs; wrong ones are reported as in all_to_all.
+  /// same on all ranks. Sizes may differ between pairs; wrong ones are reported as in all_to_all,
+  /// on GPUs only by a rank that both sends and receives.
   device::Event send_recv(Tensor received, int from, Tensor sent, int to, device::Event after);
 
   /// Returns false if any of its collectives was aborted. On a GPU whose link or peer broke,
