@@ -74,7 +74,6 @@ class Activations {
   std::unique_ptr<ActivationOffload> offload;
 
  private:
-  using Blocks = std::vector<std::unique_ptr<Block>>;
   void make_passes(const std::vector<LayerRange>& chunks);
   std::int64_t plan_at(std::byte* base, const PassShape& pass);
   void plan_blocks(ArenaAllocator& plan, const PassShape& pass);
