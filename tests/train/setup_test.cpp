@@ -77,7 +77,7 @@ TEST_F(SetupTest, GathersAndReducesOnceAStepWithStages) {
   using sharding::ReshardAfterForward;
   const auto planned = [&] { return plan_setup(inputs_, comm::planned_topology(4, 4, 0)); };
   EXPECT_EQ(planned().inputs.sharding.reduce, Reduce::each);
-  EXPECT_TRUE(planned().inputs.notes.empty());
+  EXPECT_EQ(planned().pipeline_warning, "");
   inputs_.mesh.pipeline = 2;
   auto setup = planned();
   EXPECT_EQ(setup.inputs.sharding.reduce, Reduce::last);
@@ -85,18 +85,16 @@ TEST_F(SetupTest, GathersAndReducesOnceAStepWithStages) {
   EXPECT_EQ(setup.chunks.size(), 2U);
   EXPECT_EQ(setup.loss_ranks(0), (std::vector<int>{2, 3}));
   EXPECT_EQ(setup.loss_ranks(3), (std::vector<int>{2, 3}));
-  EXPECT_TRUE(setup.inputs.notes.empty());
+  EXPECT_EQ(setup.pipeline_warning, "");
   inputs_.sharding.reduce = Reduce::each;
   inputs_.sharding.reshard_after_forward = ReshardAfterForward::yes;
   setup = planned();
   EXPECT_EQ(setup.inputs.sharding.reduce, Reduce::each);
   EXPECT_EQ(setup.inputs.sharding.reshard_after_forward, ReshardAfterForward::yes);
   inputs_.train.global_batch = 2;
-  EXPECT_EQ(
-      planned().inputs.notes,
-      std::vector<std::string>{"a step has 1 micro-batch for 2 pipeline stages, each of which "
-                               "waits for 100 % of the time of its passes; raise "
-                               "train.global_batch"});
+  EXPECT_EQ(planned().pipeline_warning,
+            "a step has 1 micro-batch for 2 pipeline stages, each of which waits for 100 % of the "
+            "time of its passes; raise train.global_batch");
 }
 
 TEST_F(SetupTest, RefusesWhatStagesCannotDo) {

@@ -33,6 +33,8 @@ void JobReport::log_job(const Trainer& trainer) {
   if (const auto counters = trainer.meter().describe_energy(); !counters.empty())
     spdlog::info("energy: by {}", counters);
   if (!setup_.bf16_weights.empty()) spdlog::info("{}", setup_.bf16_weights);
+  if (world_.rank() == 0 && !setup_.pipeline_warning.empty())
+    spdlog::warn("{}", setup_.pipeline_warning);
   if (device::kind() == device::Kind::cpu && !train.gemm_table.empty())
     spdlog::info("train.gemm_table is for GPUs: the CPU's GEMMs have one algorithm each");
   for (const std::string& line : trainer.describe_data()) spdlog::info("{}", line);

@@ -187,14 +187,14 @@ void resolve_sharding(Inputs& in) {
     reshard = ReshardAfterForward::no;
 }
 
-/// Checks what pipeline stages cannot do, and notes how long they wait.
-void check_pipeline(Inputs& in, const PipelineShape& shape) {
+/// Checks what pipeline stages cannot do. Returns a warning if they mostly wait, or nothing.
+std::string check_pipeline(const Inputs& in, const PipelineShape& shape) {
   const auto stages = shape.stages;
   if (stages == 1) {
     validate(in.pipeline.chunks == 1 && in.pipeline.layers.empty(),
              "pipeline.{} is set, but there are no stages; set mesh.axes.pipeline, or leave it out",
              in.pipeline.chunks == 1 ? "layers" : "chunks");
-    return;
+    return "";
   }
   validate(in.model.num_experts == 0 || !in.model.output_router_logits ||
                in.model.router_aux_loss_coef == 0,
@@ -211,13 +211,12 @@ void check_pipeline(Inputs& in, const PipelineShape& shape) {
            "memory.activation_checkpointing",
            stages);
   pipeline_actions(shape, 0);  // throws if the micro-batches do not fit
-  if (shape.micro_batches < stages)
-    in.notes.push_back(
-        fmt::format("a step has {} micro-batch{} for {} pipeline stages, each of which waits for "
-                    "{:.0f} % of the "
-                    "time of its passes; raise train.global_batch",
-                    shape.micro_batches, shape.micro_batches == 1 ? "" : "es", stages,
-                    100 * pipeline_bubble(shape)));
+  if (shape.micro_batches >= stages) return "";
+  return fmt::format(
+      "a step has {} micro-batch{} for {} pipeline stages, each of which waits for {:.0f} % of the "
+      "time of its passes; raise train.global_batch",
+      shape.micro_batches, shape.micro_batches == 1 ? "" : "es", stages,
+      100 * pipeline_bubble(shape));
 }
 
 /// Returns placements from the inputs' spec, or Megatron's; writes the spec's residual layout into
@@ -295,7 +294,7 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
   setup.pipeline = {.stages = setup.mesh.group_size(setup.mesh.pipeline()),
                     .chunks = in.pipeline.chunks,
                     .micro_batches = static_cast<int>(setup.micro_batches)};
-  check_pipeline(in, setup.pipeline);
+  setup.pipeline_warning = check_pipeline(in, setup.pipeline);
   validate(in.data.sequence_length <= max_tokens_at_once / in.train.micro_batch,
            "train.micro_batch {} x data.sequence_length {} are more than {} tokens at once; lower "
            "one of them",

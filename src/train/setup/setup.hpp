@@ -47,6 +47,7 @@ struct Setup {
   std::unique_ptr<const sharding::ShardLayout> layout;
   std::int64_t micro_batches = 1;  ///< per rank and optimizer step
   PipelineShape pipeline;          ///< one stage without a pipeline axis
+  std::string pipeline_warning;    ///< log line if stages mostly wait; empty if there is none
   /// Layers of each chunk of the model, over all pipeline stages; one chunk without those.
   std::vector<model::LayerRange> chunks;
   /// Returns the stage of a rank.
