@@ -103,27 +103,53 @@ enum class Activation : std::uint8_t {
   geglu,         ///< gelu(gate) * up
   gelu,          ///< gelu(x), without a gate
   squared_relu,  ///< max(x, 0)^2, without a gate (So et al. 2021)
+  xielu,         ///< without a gate, with learned coefficients: xielu() instead of activate()
 };
 /// Returns the input columns per output column: 2 with a gate, else 1.
 constexpr std::int64_t inputs_of(Activation activation) {
   return activation == Activation::swiglu || activation == Activation::geglu ? 2 : 1;
 }
 
+/// Arguments to xielu(). xielu_backward() takes them unchanged, but `out` may be empty.
+struct XieluCall {
+  Tensor out;               ///< (M, F) rows, overwritten
+  Tensor x;                 ///< (M, F) rows
+  Tensor alpha_p, alpha_n;  ///< (1)
+};
+
+/// Further arguments to xielu_backward().
+struct XieluGradients {
+  Tensor dout;                  ///< (M, F) rows
+  Tensor dx;                    ///< (M, F) rows, overwritten; may be `x`
+  Tensor d_alpha_p, d_alpha_n;  ///< (1); empty: not wanted
+  Accumulate accumulate_p = Accumulate::no, accumulate_n = Accumulate::no;
+};
+
+/// What a router makes of an expert's logit.
+enum class RouterScore : std::uint8_t { softmax, sigmoid };
+
 /// Arguments to route(). route_backward() takes them unchanged.
 struct RouteCall {
   Tensor logits;            ///< (M, N) rows
-  Tensor probabilities;     ///< (M, N) fp32, overwritten by route()
-  Tensor experts;           ///< (M, k) int32, likewise: the most probable first
-  Tensor weights;           ///< (M, k) fp32, likewise: the experts' probabilities
+  Tensor probabilities;     ///< (M, N) fp32, overwritten by route(): the scores
+  Tensor experts;           ///< (M, k) int32, likewise: the best first
+  Tensor weights;           ///< (M, k) fp32, likewise: the experts' scores
   bool normalize;           ///< whether each token's weights are divided by their sum
-  Tensor log_sum_exp = {};  ///< (M) fp32, likewise: log(sum(exp(logits))); empty: not wanted
+  Tensor log_sum_exp = {};  ///< (M) fp32, likewise: log(sum(exp(logits))); empty: not wanted. Only
+                            ///< with softmax
+  RouterScore score = RouterScore::softmax;
+  Tensor bias = {};  ///< (N) fp32, added to the scores to choose by (Wang et al. 2024); or empty
+  /// Experts are in so many equal groups, at most 32. Only those in the best groups are chosen
+  /// from, and a group counts by its two best together (DeepSeek-V3).
+  std::int64_t groups = 1, groups_taken = 1;
+  float scale = 1;  ///< factor on the weights
 };
 
 /// Further arguments to route_backward().
 struct RouteGradients {
   Tensor dweights;             ///< (M, k) fp32
   Tensor dprobabilities = {};  ///< (N) fp32: what a loss adds to each token's probabilities, as the
-                               ///< load-balancing loss does; empty: nothing
+                               ///< load-balancing loss does; empty: nothing. Only with softmax
   Tensor dlogits;              ///< (M, N) rows, overwritten; may be `logits`
   float z_factor = 0;  ///< adds z_factor * log_sum_exp to the gradient of each token's log_sum_exp
 };

@@ -129,12 +129,19 @@ extern const Kernel<void(Stream&, Tensor dx, Tensor out, Tensor dout, Tensor x,
                          Activation activation)>
     activate_backward;
 
+/// xIELU (Huang & Schlag 2024): out = a x^2 + x / 2 for x > 0, else b (exp(min(x, -1e-6)) - 1 - x)
+/// + x / 2, with a = softplus(alpha_p) and b = 1/2 + softplus(alpha_n).
+extern const Kernel<void(Stream&, const XieluCall& call)> xielu;
+/// If the call has `out`, recomputes it in the same pass over memory.
+extern const Kernel<void(Stream&, const XieluCall& call, const XieluGradients& gradients)>
+    xielu_backward;
+
 // --- Mixture of experts (Shazeer et al. 2017). Each token takes k of N experts; slot m k + j is
 // token m's j-th. Experts take rows in expert order: sort_by_expert() says which slot each row is.
 // No token is dropped and no group is padded. ---
 
-/// Chooses the k most probable experts of each token, with softmax probabilities in fp32. Equal
-/// ones go to the expert with the lower number.
+/// Chooses the k best experts of each token, by scores in fp32. Equal ones go to the expert with
+/// the lower number.
 extern const Kernel<void(Stream&, const RouteCall& call)> route;
 /// Overwrites dlogits.
 extern const Kernel<void(Stream&, const RouteCall& call, const RouteGradients& gradients)>
@@ -157,6 +164,11 @@ extern const Kernel<void(Stream&, Tensor y, Tensor rows, Tensor weights, Tensor 
 /// dy into d_activated. dweights = that, per row; then activated, for the layer's weight gradient,
 /// and d_up, the gradient that follows from d_activated, are scaled by the row's weight.
 extern const Kernel<void(Stream&, const WeighRowsBackwardCall& call)> weigh_rows_backward;
+
+/// gates (M, 1) fp32 = sigmoid(gates). Then scales the rows of y (M, D) by them, if it is given.
+extern const Kernel<void(Stream&, Tensor y, Tensor gates)> gate_rows;
+/// dlogits (M, 1) = the gradient of what the gates were before gate_rows(), from theirs, fp32.
+extern const Kernel<void(Stream&, Tensor dlogits, Tensor dgates, Tensor gates)> gate_rows_backward;
 
 // Linear layers of N experts. x (R, in) rows, w (N, out, in) dense, y (R, out) rows; starts (N + 1)
 // int32: expert e has rows [starts[e], starts[e + 1]) of R. ---

@@ -82,7 +82,9 @@ void SpecCompiler::check_columns(const SpecTarget& target, const SpecEntry& entr
       "{}: {}: this module computes on the rows of all ranks along 'tensor'; only its last dim "
       "can be cut along it",
       line_of(entry), to_string(entry.dims));
-  const bool is_whole = table_[*target.parameter].role == model::Role::router;
+  using enum model::Role;
+  const auto role = table_[*target.parameter].role;
+  const bool is_whole = role == router || role == gate;
   validate(!is_whole || !by_columns,
            "{}: {} is cut along 'tensor', but a router's output is whole along it; write {}",
            line_of(entry), to_string(entry.dims), to_string({entry.dims[0], {}, {}}));

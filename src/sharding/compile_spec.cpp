@@ -100,8 +100,7 @@ CompiledSpec SpecCompiler::compile(ResidualLayout residual) {
     const auto& parameter = table_.parameters[i];
     place_along_residual(placements_[i], parameter, dims_, layout);
     const bool is_shared = parameter.blocks.may_be_shared && is_cut(static_cast<ParameterId>(i));
-    if (is_shared || parameter.role == model::Role::per_head ||
-        parameter.role == model::Role::router)
+    if (is_shared || model::has_partial_gradient(parameter.role))
       divide(placements_[i], parameter, dims_);
   }
   return {placements_, layout};
@@ -186,6 +185,7 @@ const char* SpecCompiler::fitting_dims(ParameterId id) const {
   using enum model::Role;
   const bool has_experts = expert_.any();
   switch (parameter.role) {
+    case gate:
     case router:
       return "a router's weight is whole along it: [shard, null]";
     case expert_column:

@@ -59,7 +59,10 @@ Fsdp::Fsdp(ShardedState& state, comm::DeviceMesh& mesh, const ShardingOptions& s
   if (state.memory() == device::MemoryKind::host) copies_.emplace();
   for (const auto& of_state : state.groups()) {
     groups_.push_back(make_group(of_state));
-    for (const auto u : of_state.units) units_[u].group = &groups_.back();
+    for (const auto u : of_state.units) {
+      units_[u].group = &groups_.back();
+      units_[u].dtype = of_state.dtype(compute_dtype_);
+    }
   }
   for (std::size_t u = 0; u < units_.size(); ++u) {
     UnitState& unit = units_[u];
@@ -86,7 +89,7 @@ Fsdp::Group Fsdp::make_group(const ShardedState::Group& units) {
   auto& shard = mesh_.along(units.sharded);
   auto& reductions = mesh_.reductions_along(units.sharded);
   auto& replicas = mesh_.along(units.replicas);
-  const auto gathered_over = [dtype = compute_dtype_](comm::DeviceMesh::Axis& axis) {
+  const auto gathered_over = [dtype = units.dtype(compute_dtype_)](comm::DeviceMesh::Axis& axis) {
     return [&axis, dtype](std::int64_t numel) {
       return axis.collectives->allocate_gathered(numel / axis.size * size_of(dtype));
     };
@@ -94,7 +97,7 @@ Fsdp::Group Fsdp::make_group(const ShardedState::Group& units) {
   const auto gradients = [&reductions, dtype = reduce_dtype_](std::int64_t numel) {
     return reductions.collectives->allocate_symmetric(numel * size_of(dtype));
   };
-  const auto weight_shards = [dtype = compute_dtype_](std::int64_t numel) {
+  const auto weight_shards = [dtype = units.dtype(compute_dtype_)](std::int64_t numel) {
     return device::Buffer(numel * size_of(dtype));
   };
   const auto gradient_shards = [&replicas](std::int64_t numel) {
@@ -186,7 +189,7 @@ void Fsdp::gather(std::size_t u) {
     const std::int64_t numel = layout_.units()[u].padded_numel;
     const device::ScopedMemoryTag use(device::MemoryUse::gathered_weights);
     const auto& slot = slots.acquire(u, numel);
-    unit.parameters = slot.buffer.tensor(compute_dtype_, {numel});
+    unit.parameters = slot.buffer.tensor(unit.dtype, {numel});
     free = slot.free_after;
   }
   const bool on_host = !shard;
@@ -198,7 +201,7 @@ void Fsdp::gather(std::size_t u) {
     const device::ScopedMemoryTag use(device::MemoryUse::gathered_weights);
     const auto numel = layout_.units()[u].shard_numel;
     const auto& slot = unit.group->weight_shards.acquire(u, numel);
-    shard = slot.buffer.tensor(compute_dtype_, {numel});
+    shard = slot.buffer.tensor(unit.dtype, {numel});
     unit.weights_here = upload_weights(u, shard, slot.free_after);
   }
   axis.collectives->stream().wait(unit.weights_here);
@@ -270,7 +273,7 @@ bool Fsdp::stays_unsharded(std::size_t u, Pass pass) const {
 }
 
 std::int64_t Fsdp::gathered_bytes(std::size_t u) const {
-  return units_[u].stays_gathered ? 0 : layout_.units()[u].padded_numel * size_of(compute_dtype_);
+  return units_[u].stays_gathered ? 0 : layout_.units()[u].padded_numel * size_of(units_[u].dtype);
 }
 
 void Fsdp::reshard(std::size_t u, Pass pass) {
@@ -289,7 +292,7 @@ void Fsdp::reshard(std::size_t u, Pass pass) {
 }
 
 Tensor Fsdp::secondary_shard(const UnitState& unit) const {
-  return unit.secondary.tensor(compute_dtype_, {unit.secondary.bytes() / size_of(compute_dtype_)});
+  return unit.secondary.tensor(unit.dtype, {unit.secondary.bytes() / size_of(unit.dtype)});
 }
 
 /// Copies this rank's secondary shard from the gathered unit.
@@ -297,7 +300,7 @@ void Fsdp::keep_secondary_shard(UnitState& unit) {
   const auto& group = *unit.group->secondary;
   const auto numel = unit.parameters.numel() / group.size;
   const device::ScopedMemoryTag use(device::MemoryUse::gathered_weights);
-  if (!unit.secondary) unit.secondary = device::Buffer(numel * size_of(compute_dtype_));
+  if (!unit.secondary) unit.secondary = device::Buffer(numel * size_of(unit.dtype));
   ops::copy(compute_, secondary_shard(unit), unit.parameters.slice(group.rank * numel, numel));
   group.collectives->stream().wait(compute_.record());
 }

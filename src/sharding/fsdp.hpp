@@ -108,11 +108,12 @@ class Fsdp final : public model::Weights {
   };
   struct UnitState {
     Group* group;
+    DType dtype;                  ///< of the gathered weights
     bool held;                    ///< by this rank's stage; no pass enters any other unit
     Tensor gradient;              ///< (shard_numel) fp32, in the state or its device copy
     device::Event gradient_here;  ///< that copy can be added to
     device::Event weights_here;   ///< the device holds this step's weights
-    Tensor parameters;            ///< unsharded: (padded_numel) compute dtype, while gathered
+    Tensor parameters;            ///< unsharded: (padded_numel), while gathered
     device::Buffer secondary;     ///< secondary shard: (padded_numel / ranks) compute dtype
     bool has_secondary = false;   ///< valid for this micro-batch's forward pass
     Tensor gradients;     ///< unsharded: (padded_numel) reduce dtype, from first write to reduction

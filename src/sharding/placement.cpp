@@ -117,7 +117,8 @@ Placements whole_and_sharded(const model::ParameterTable& table, const comm::Par
   Placements placements;
   for (const auto& parameter : table.parameters)
     placements.push_back(
-        {std::vector<comm::AxisSet>(parameter.shape.size()), dims.named({"shard"})});
+        {std::vector<comm::AxisSet>(parameter.shape.size()),
+         model::is_fp32(parameter.role) ? comm::AxisSet() : dims.named({"shard"})});
   return placements;
 }
 

@@ -29,6 +29,13 @@ bool is_frozen(const Unit& unit, const model::ParameterTable& table) {
   return frozen;
 }
 
+bool is_fp32(const Unit& unit, const model::ParameterTable& table) {
+  const bool fp32 = model::is_fp32(table[unit.parameters.front()].role);
+  for (const auto id : unit.parameters)
+    expects(model::is_fp32(table[id].role) == fp32, "{} has parameters of two dtypes", unit.name);
+  return fp32;
+}
+
 }  // namespace
 
 ShardLayout::ShardLayout(const model::ParameterTable& table, std::vector<Unit> units,
@@ -57,7 +64,8 @@ ShardLayout::ShardLayout(const model::ParameterTable& table, std::vector<Unit> u
     const std::int64_t per_rank = (numel + shards - 1) / shards;
     const std::int64_t shard = (per_rank + shard_multiple - 1) / shard_multiple * shard_multiple;
     const bool frozen = is_frozen(unit, table);
-    units_.push_back({std::move(unit), sharded, replicas, std::move(stages), frozen,
+    const bool fp32 = is_fp32(unit, table);
+    units_.push_back({std::move(unit), sharded, replicas, std::move(stages), frozen, fp32,
                       static_cast<int>(shards), numel, shard * shards, shard});
   }
   expects(placed == table.parameters.size(), "{} parameters are in units, of {}", placed,

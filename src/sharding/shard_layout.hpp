@@ -42,8 +42,8 @@ struct Piece {
 class ShardLayout {
  public:
   /// `table` is borrowed and must outlive the layout. All parameters of a unit must be sharded, and
-  /// have copies, along the same axes; all are frozen, or none. Throws a user error that names a
-  /// parameter that does not divide as its placement says.
+  /// have copies, along the same axes; all are frozen, or none, and all are always fp32, or none.
+  /// Throws a user error that names a parameter that does not divide as its placement says.
   ShardLayout(const model::ParameterTable& table, std::vector<Unit> units, comm::ParallelDims dims,
               Placements placements);
   /// Makes all parameters whole, sharded along the axis `shard`.
@@ -54,6 +54,7 @@ class ShardLayout {
     comm::AxisSet replicas;     ///< axes along which ranks with copies have other gradients
     std::vector<int> stages;    ///< whose ranks hold it (Placement::stages)
     bool frozen;                ///< all of its parameters are; else none is
+    bool fp32;                  ///< likewise: model::is_fp32()
     int shards;                 ///< ranks along `sharded`
     std::int64_t numel;         ///< one rank's parts, without padding
     std::int64_t padded_numel;  ///< shards * shard_numel

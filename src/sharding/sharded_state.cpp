@@ -47,8 +47,8 @@ ShardedState::ShardedState(const ShardLayout& layout, comm::DeviceMesh& mesh,
              shards};
   group_units();
   for (auto& group : groups_)
-    group.frozen ? place_frozen(group, mesh, precision.parameters)
-                 : place(group, mesh, precision.parameters);
+    group.frozen ? place_frozen(group, mesh, group.dtype(precision.parameters))
+                 : place(group, mesh, group.dtype(precision.parameters));
   const device::ScopedMemoryTag use(device::MemoryUse::optimizer);
   for (const auto& moment : moments) allocate(moment);
 }
@@ -117,10 +117,11 @@ void ShardedState::group_units() {
   for (std::size_t u = 0; u < layout_.units().size(); ++u) {
     const auto& unit = layout_.units()[u];
     auto group = std::ranges::find_if(groups_, [&](const Group& g) {
-      return g.sharded == unit.sharded && g.replicas == unit.replicas && g.frozen == unit.frozen;
+      return g.sharded == unit.sharded && g.replicas == unit.replicas && g.frozen == unit.frozen &&
+             g.fp32 == unit.fp32;
     });
     if (group == groups_.end())
-      group = groups_.insert(group, {{}, {}, unit.sharded, unit.replicas, unit.frozen});
+      group = groups_.insert(group, {{}, {}, unit.sharded, unit.replicas, unit.frozen, unit.fp32});
     group->units.push_back(u);
     if (layout_.holds(u, rank_)) group->held.push_back(u);
   }
@@ -148,7 +149,8 @@ void ShardedState::place(Group& group, comm::DeviceMesh& mesh, DType compute_dty
             : in(replicas.collectives->allocate_symmetric(numel * size_of(DType::f32)), DType::f32);
   }
   const device::ScopedMemoryTag use(device::MemoryUse::weights);
-  const bool apart = offloaded || keeps_copies_;  // masters are separate from the gathered weights
+  const bool keeps_copies = keeps_copies_ && compute_dtype != DType::f32;
+  const bool apart = offloaded || keeps_copies;  // masters are separate from the gathered weights
   if (offload_ != Offload::all)
     place_on_device(group, shard, apart ? compute_dtype : DType::f32, compute_dtype);
   const Tensor masters = apart ? allocate(DType::f32) : Tensor();
@@ -162,7 +164,7 @@ void ShardedState::place(Group& group, comm::DeviceMesh& mesh, DType compute_dty
     masters_.shards[u] = apart ? masters.slice(at, count) : weights.shard;
     if (offloaded) weights.on_host = on_host.slice(at, count);
     if (casts) weights.copy = weights.on_host;
-    if (keeps_copies_) weights.copy = weights.shard;
+    if (keeps_copies) weights.copy = weights.shard;
     at += count;
   }
 }
@@ -230,10 +232,6 @@ void draw(std::span<float> values, std::int64_t first, const model::Parameter& p
   if (parameter.initial == kaiming_uniform) fill(fill_uniform, 1 / std::sqrt(dim(1)));
 }
 
-bool is_drawn(model::Initial initial) {
-  return initial != model::Initial::zeros && initial != model::Initial::ones;
-}
-
 }  // namespace
 
 void ShardedState::initialize(std::uint64_t seed, float stddev, Units units) {
@@ -242,9 +240,9 @@ void ShardedState::initialize(std::uint64_t seed, float stddev, Units units) {
     if (units == Units::trained && layout_.units()[u].frozen) continue;
     for (const Piece& piece : layout_.pieces(u, rank_)) {
       const auto& parameter = layout_.table()[piece.parameter];
-      const float constant = parameter.initial == model::Initial::ones ? 1.0F : 0.0F;
-      values.assign(static_cast<std::size_t>(piece.count), constant);
-      if (is_drawn(parameter.initial))
+      const auto constant = model::constant(parameter.initial);
+      values.assign(static_cast<std::size_t>(piece.count), constant.value_or(0));
+      if (!constant)
         for_each_run(parameter.shape, layout_.range(piece, rank_),
                      [&](std::int64_t begin, std::int64_t at, std::int64_t count) {
                        draw(std::span(values).subspan(static_cast<std::size_t>(at),

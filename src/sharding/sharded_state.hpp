@@ -89,14 +89,17 @@ class ShardedState {
   };
   const Weights& weights(std::size_t unit) const { return weights_[unit]; }
   /// Unit indices whose shards share a pair of groups: the shard group and the replica group. All
-  /// are frozen, or none. Gradient shards of the held ones are contiguous, with zero padding.
+  /// are frozen, or none, and all are always fp32, or none. Gradient shards of the held ones are
+  /// contiguous, with zero padding.
   struct Group {
     std::vector<std::size_t> units;
     std::vector<std::size_t> held;  ///< those that this rank's stage holds
     comm::AxisSet sharded, replicas;
-    bool frozen;
+    bool frozen, fp32;
     bool stays_gathered = false;  ///< Weights::gathered, on every rank of the mesh or on none
     Tensor gradients = {};        ///< of the held units; empty if they are frozen
+    /// Returns the dtype that its units are gathered in.
+    DType dtype(DType compute_dtype) const { return fp32 ? DType::f32 : compute_dtype; }
   };
   const std::vector<Group>& groups() const { return groups_; }
 

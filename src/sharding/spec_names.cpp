@@ -126,7 +126,9 @@ void SpecNames::add_module(const model::ParameterTable& table, std::size_t m) {
   }
   for (const auto id : module.parameters) add_weight(table[id].name, id);
   const auto is_of_weight = [&](model::ParameterId id) {
-    return table[id].role == model::Role::column || table[id].role == model::Role::router;
+    using enum model::Role;
+    const auto role = table[id].role;
+    return role == column || role == router || role == gate;
   };
   const bool leaves_residual =
       !module.parameters.empty() && is_of_weight(module.parameters.front());

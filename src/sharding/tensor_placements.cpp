@@ -16,9 +16,7 @@ comm::ParallelDims tensor_axis_for(const model::ParameterTable& table,
 
 void divide(Placement& placement, const model::Parameter& parameter,
             const comm::ParallelDims& dims) {
-  using enum model::Role;
-  if (parameter.role == per_head || parameter.role == router || parameter.role == adapter)
-    placement.partial = dims.tensor();
+  if (model::has_partial_gradient(parameter.role)) placement.partial = dims.tensor();
   const auto dim = model::divided_dim(parameter);
   if (!dim) return;
   placement.split[*dim] = dims.tensor();
@@ -48,7 +46,7 @@ Placements tensor_parallel_placements(const model::ParameterTable& table,
       divide(placement, parameter, dims);
       place_along_residual(placement, parameter, dims, options.residual);
     }
-    if (strategy != Strategy::no_shard)
+    if (strategy != Strategy::no_shard && !model::is_fp32(parameter.role))
       placement.sharded |= dims.named({"expert", "context"}) & ~placement.split_axes();
   }
   return placements;

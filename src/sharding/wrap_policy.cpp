@@ -1,6 +1,7 @@
 #include "sharding/wrap_policy.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <functional>
@@ -172,20 +173,23 @@ std::string to_text(const Line& line, std::int64_t layers) {
 /// The property that parameters of a unit share.
 struct Kind {
   UnitAxes axes;
-  bool frozen;
+  bool frozen, fp32;
   bool operator==(const Kind&) const = default;
 };
 
 /// Returns the suffix that distinguishes the units of one module: " (shard)", " (not sharded)". A
-/// frozen unit is always marked.
+/// unit that is frozen, or always fp32, is marked in any case.
 std::string suffix_of(const Kind& kind, const std::vector<Kind>& kinds,
                       const comm::ParallelDims& dims) {
   const bool by_axes =
       std::ranges::any_of(kinds, [&](const Kind& other) { return other.axes != kind.axes; });
   const auto names = comm::to_string(kind.axes.sharded, dims);
   const std::string axes = !by_axes ? "" : names.empty() ? "not sharded" : names;
-  if (!kind.frozen) return axes.empty() ? "" : fmt::format(" ({})", axes);
-  return fmt::format(" ({}frozen)", axes.empty() ? "" : axes + ", ");
+  std::vector<std::string> words;
+  if (!axes.empty()) words.push_back(axes);
+  if (kind.fp32) words.emplace_back("fp32");
+  if (kind.frozen) words.emplace_back("frozen");
+  return words.empty() ? "" : fmt::format(" ({})", fmt::join(words, ", "));
 }
 
 }  // namespace
@@ -215,7 +219,8 @@ std::vector<Unit> make_units(const ParameterTable& table, const WrapOptions& opt
                              const comm::ParallelDims& dims, const Placements& placements) {
   std::vector<Unit> split;
   const auto kind_of = [&](ParameterId id) {
-    return Kind{unit_axes(placements[index(id)], dims), table[id].frozen};
+    return Kind{unit_axes(placements[index(id)], dims), table[id].frozen,
+                model::is_fp32(table[id].role)};
   };
   for (const auto& unit : make_units(table, options)) {
     const auto first = static_cast<std::ptrdiff_t>(split.size());

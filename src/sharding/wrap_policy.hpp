@@ -29,8 +29,9 @@ struct WrapOptions {
 /// Pure.
 std::vector<Unit> make_units(const model::ParameterTable& table, const WrapOptions& options);
 
-/// Overload for weights that may be sharded along different axes, or frozen: splits a unit into one
-/// per set of axes, and into frozen and trained ones; these are gathered together. Pure.
+/// Overload for weights that may be sharded along different axes, frozen, or always fp32: splits a
+/// unit into one per set of axes, into frozen and trained ones, and by dtype; these are gathered
+/// together. Pure.
 std::vector<Unit> make_units(const model::ParameterTable& table, const WrapOptions& options,
                              const comm::ParallelDims& dims, const Placements& placements);
 

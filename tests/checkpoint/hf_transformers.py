@@ -127,7 +127,9 @@ def main(llamesh):
         families += ("gemma3",)
     newer = {"olmo3": "Olmo3", "exaone4": "Exaone4", "smollm3": "SmolLM3", "ministral": "Ministral", "seed_oss": "SeedOss",
              "phi3": "Phi3", "hunyuan": "HunYuanDenseV1", "ernie": "Ernie4_5", "glm4": "Glm4", "granite": "Granite",
-             "arcee": "Arcee", "gemma": "Gemma", "nemotron": "Nemotron", "starcoder2": "Starcoder2"}
+             "arcee": "Arcee", "gemma": "Gemma", "nemotron": "Nemotron", "starcoder2": "Starcoder2",
+             "apertus": "Apertus", "qwen2_moe": "Qwen2Moe", "olmoe": "Olmoe", "glm4_moe": "Glm4Moe",
+             "minimax_m2": "MiniMaxM2", "glm": "Glm"}
     newer = [name for name, prefix in newer.items() if hasattr(transformers, f"{prefix}Config")]
     models |= dict.fromkeys(newer, 2)
     families += tuple(newer)

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "core/file.hpp"
 #include "fixture.hpp"
 
 namespace llamesh::test {

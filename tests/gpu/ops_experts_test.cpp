@@ -143,6 +143,39 @@ TEST_P(CudaExperts, RouteBackwardMayOverwriteTheLogits) {
   r.logits.expect_equal(near(), "dlogits", 0.1);
 }
 
+TEST_P(CudaExperts, SigmoidRoutersChooseByBiasedScoresInTheBestGroups) {
+  struct Grouped {
+    std::int64_t tokens, experts, k, groups, taken;
+  };
+  for (const auto& s : {Grouped{5, 7, 3, 1, 1}, Grouped{40, 12, 3, 4, 2}, Grouped{3, 8, 4, 8, 5},
+                        Grouped{37, 128, 8, 8, 4}, Grouped{200, 96, 6, 32, 7}})
+    for (const bool normalize : {false, true}) {
+      SCOPED_TRACE(s.experts);
+      TestRouting r(dtype(), {s.tokens, s.experts, s.k}, normalize);
+      TestMatrix bias(DType::f32, 1, s.experts), dweights(DType::f32, s.tokens, s.k);
+      const auto biased = [&](ops::RouteCall call, const Tensor& b) {
+        call.log_sum_exp = {};
+        call.score = ops::RouterScore::sigmoid;
+        call.bias = b.reshape({s.experts});
+        call.groups = s.groups;
+        call.groups_taken = s.taken;
+        call.scale = 2.5F;
+        return call;
+      };
+      const auto host = biased(r.host(), bias.host()), device = biased(r.device(), bias.device());
+      ops::route(host_stream(), host);
+      ops::cuda::route(device_stream(), device);
+      EXPECT_EQ(r.experts.downloaded(), r.experts.numbers());
+      r.probabilities.expect_equal(2e-6, "scores");
+      r.weights.expect_equal(4e-6, "weights");
+      ops::route_backward(host_stream(), host,
+                          {.dweights = dweights.host(), .dlogits = r.logits.host()});
+      ops::cuda::route_backward(device_stream(), device,
+                                {.dweights = dweights.device(), .dlogits = r.logits.device()});
+      r.logits.expect_equal(near(), "dlogits", 0.1);
+    }
+}
+
 // --- Expert order ---
 
 struct TestOrder {
@@ -223,6 +256,26 @@ TEST_P(CudaExperts, WeighRowsBackward) {
     dweights.expect_equal(4e-6, "dweights", std::sqrt(static_cast<double>(cols)));
     activated.expect_equal(near(), "activated");
     d_up.expect_equal(near(), "d_up");
+  }
+}
+
+TEST_P(CudaExperts, GateRowsAndTheirGradient) {
+  for (const auto& [tokens, k, cols, place] : row_sizes) {
+    SCOPED_TRACE(cols);
+    TestMatrix y(dtype(), tokens, cols, place), gates(DType::f32, tokens, 1);
+    TestMatrix alone(DType::f32, tokens, 1), dgates(DType::f32, tokens, 1);
+    TestMatrix dlogits(dtype(), tokens, 1);
+    ops::gate_rows(host_stream(), y.host(), gates.host());
+    ops::cuda::gate_rows(device_stream(), y.device(), gates.device());
+    ops::gate_rows(host_stream(), {}, alone.host());
+    ops::cuda::gate_rows(device_stream(), {}, alone.device());
+    ops::gate_rows_backward(host_stream(), dlogits.host(), dgates.host(), gates.host());
+    ops::cuda::gate_rows_backward(device_stream(), dlogits.device(), dgates.device(),
+                                  gates.device());
+    y.expect_equal(near(), "y");
+    gates.expect_equal(4e-6, "gates");
+    alone.expect_equal(4e-6, "gates alone");
+    dlogits.expect_equal(near(), "dlogits");
   }
 }
 

@@ -256,5 +256,42 @@ TEST_P(CudaLayers, ActivationOfHugeNumbersIsFinite) {
   }
 }
 
+TEST_P(CudaLayers, XieluAndItsGradientInPlace) {
+  for (const auto& [rows, cols, place] : layer_sizes)
+    for (const auto accumulate : both) {
+      SCOPED_TRACE(cols);
+      TestMatrix x(dtype(), rows, cols, place, 3.0), y(dtype(), rows, cols, place);
+      TestMatrix dy(dtype(), rows, cols, place), again(dtype(), rows, cols, place);
+      TestMatrix alpha_p(dtype(), 1, 1), alpha_n(dtype(), 1, 1);
+      TestMatrix d_alpha_p(DType::f32, 1, 1), d_alpha_n(DType::f32, 1, 1);
+      const auto call = [&](Tensor (TestMatrix::*side)(), TestMatrix& out) {
+        return ops::XieluCall{.out = (out.*side)(),
+                              .x = (x.*side)(),
+                              .alpha_p = (alpha_p.*side)(),
+                              .alpha_n = (alpha_n.*side)()};
+      };
+      const auto gradients = [&](Tensor (TestMatrix::*side)()) {
+        return ops::XieluGradients{.dout = (dy.*side)(),
+                                   .dx = (x.*side)(),
+                                   .d_alpha_p = (d_alpha_p.*side)(),
+                                   .d_alpha_n = (d_alpha_n.*side)(),
+                                   .accumulate_p = accumulate};
+      };
+      ops::xielu(host_stream(), call(&TestMatrix::host, y));
+      ops::cuda::xielu(device_stream(), call(&TestMatrix::device, y));
+      y.expect_equal(near(), "y");
+      ops::xielu_backward(host_stream(), call(&TestMatrix::host, again),
+                          gradients(&TestMatrix::host));
+      ops::cuda::xielu_backward(device_stream(), call(&TestMatrix::device, again),
+                                gradients(&TestMatrix::device));
+      x.expect_equal(near(), "dx");
+      again.expect_equal(near(), "y again");
+      EXPECT_TRUE(again.downloaded() == y.downloaded());
+      const auto many = std::sqrt(static_cast<double>(rows * cols));
+      d_alpha_p.expect_equal(1e-4, "d_alpha_p", many);
+      d_alpha_n.expect_equal(1e-4, "d_alpha_n", many);
+    }
+}
+
 }  // namespace
 }  // namespace llamesh::test

@@ -25,14 +25,28 @@ std::string config_of(const std::string& family, const std::string& more = "") {
                 "num_attention_heads": 6, "num_key_value_heads": 2, "vocab_size": 101})");
   json["architectures"] = {f.architecture};
   json["model_type"] = f.name;
-  const char* const with_head_dim[] = {"qwen3",    "gemma", "gemma3_text",
-                                       "seed_oss", "glm4",  "ernie4_5"};
+  const char* const with_head_dim[] = {"qwen3", "gemma", "gemma3_text", "seed_oss",
+                                       "glm",   "glm4",  "ernie4_5",    "minimax_m2"};
   if (std::ranges::find(with_head_dim, family) != std::end(with_head_dim)) json["head_dim"] = 8;
   if (family == "olmo3") json["rope_theta"] = 5e5;
-  if (f.keys.contains("num_experts"))
-    json.update({{family == "mixtral" ? "num_local_experts" : "num_experts", 8},
-                 {"num_experts_per_tok", 2}});
-  if (f.keys.contains("moe_intermediate_size")) json["moe_intermediate_size"] = 40;
+  if (f.keys.contains("num_experts")) {
+    const bool local = family == "mixtral" || family == "minimax_m2";
+    const auto* name = local ? "num_local_experts" : "num_experts";
+    json.update(
+        {{family == "glm4_moe" ? "n_routed_experts" : name, 8}, {"num_experts_per_tok", 2}});
+  }
+  for (const auto* key : {"moe_intermediate_size", "shared_expert_intermediate_size"})
+    if (f.keys.contains(key)) json[key] = 40;
+  if (family == "glm4_moe") {
+    json.erase("shared_expert_intermediate_size");
+    json["n_shared_experts"] = 1;
+  }
+  if (family == "apertus")
+    json["rope_scaling"] = {{"rope_type", "llama3"},
+                            {"factor", 8.0},
+                            {"low_freq_factor", 1.0},
+                            {"high_freq_factor", 4.0},
+                            {"original_max_position_embeddings", 8192}};
   json.update(nlohmann::ordered_json::parse("{" + more + "}"));
   return json.dump();
 }
@@ -107,6 +121,26 @@ TEST(Families, ReadTheirKeys) {
   EXPECT_EQ(config("nemotron", R"("norm_eps": 0.5)").layer_norm_epsilon, 0.5);
   EXPECT_TRUE(config("starcoder2").mlp_bias);
   EXPECT_TRUE(config("ernie4_5", R"("use_bias": true)").mlp_bias);
+  const auto apertus = config("apertus");
+  EXPECT_EQ(apertus.rope_theta, 1.2e7);
+  EXPECT_EQ(apertus.rope_scaling->factor, 8);
+  const auto qwen2_moe = config("qwen2_moe");
+  EXPECT_TRUE(qwen2_moe.attention_bias);
+  EXPECT_FALSE(qwen2_moe.attention_out_bias || qwen2_moe.mlp_bias || qwen2_moe.norm_topk_prob);
+  EXPECT_EQ(qwen2_moe.shared_expert_intermediate_size, 40);
+  EXPECT_FALSE(config("qwen2_moe", R"("qkv_bias": false)").attention_bias);
+  EXPECT_EQ(config("olmoe").router_aux_loss_coef, 0.01);
+  const auto glm = config("glm4_moe", R"("n_shared_experts": 2, "num_nextn_predict_layers": 1,
+      "use_qk_norm": true, "n_group": 4, "topk_group": 3, "routed_scaling_factor": 2.5)");
+  EXPECT_EQ(glm.shared_expert_intermediate_size, 80);
+  EXPECT_EQ(glm.partial_rotary_factor, 0.5);
+  EXPECT_FALSE(glm.has_experts(0));
+  EXPECT_TRUE(glm.has_experts(1));
+  EXPECT_EQ(config("glm4_moe", R"("first_k_dense_replace": 0)").first_k_dense_replace, 0);
+  EXPECT_EQ(config("glm4_moe", R"("n_shared_experts": 0)").shared_expert_intermediate_size, 0);
+  const auto minimax = config("minimax_m2", R"("rotary_dim": 4, "scoring_func": "sigmoid")");
+  EXPECT_EQ(minimax.rotary_dims(), 4);
+  EXPECT_EQ(minimax.rope_theta, 5e6);
   const auto factor = [](const char* more) {
     return config("llama", fmt::format(R"("max_position_embeddings": 128,
         "rope_scaling": {{"rope_type": "yarn", "factor": 20.0, {}}})",
@@ -167,6 +201,7 @@ TEST(Families, WriteWhatTheyRead) {
                          "rope_local_base_freq": 500, "attention_bias": true,
                          "rope_scaling": {"rope_type": "linear", "factor": 8})"},
       {"ernie4_5", R"("use_bias": true)"},
+      {"glm", ""},
       {"glm4", R"("partial_rotary_factor": 0.25, "attention_bias": false)"},
       {"glm4", R"("rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.75})"},
       {"granite", R"("attention_multiplier": 0.5, "embedding_multiplier": 12,
@@ -184,6 +219,14 @@ TEST(Families, WriteWhatTheyRead) {
                        "norm_topk_prob": true)"},
       {"qwen3_moe", R"("decoder_sparse_step": 2)"},
       {"qwen3_moe", R"("mlp_only_layers": [0, 2])"},
+      {"qwen2_moe", R"("shared_expert_intermediate_size": 24, "qkv_bias": false)"},
+      {"olmoe", R"("norm_topk_prob": true, "attention_bias": true)"},
+      {"glm4_moe", R"("n_shared_experts": 3, "use_qk_norm": true, "first_k_dense_replace": 2,
+                      "n_group": 2, "topk_group": 1, "routed_scaling_factor": 0.5,
+                      "norm_topk_prob": false, "attention_bias": true)"},
+      {"glm4_moe", R"("n_shared_experts": 0)"},
+      {"minimax_m2", R"("rotary_dim": 4)"},
+      {"apertus", R"("rope_scaling": {"rope_type": "default"}, "attention_bias": true)"},
       {"gpt2", R"("n_inner": 99, "attn_pdrop": 0, "resid_pdrop": 0, "embd_pdrop": 0)"}};
   for (const auto& [family, more] : models) {
     const auto c = config(family, more);
@@ -269,7 +312,8 @@ TEST(Families, NameWhatTheyDoNotCompute) {
        "router_jitter_noise is 0.1; llamesh computes 0.0 only"},
       {"qwen3_moe", R"("decoder_sparse_step": 0)", "decoder_sparse_step is 0; allowed: 1 to"},
       {"qwen3_moe", R"("decoder_sparse_step": 4)",
-       "by model.decoder_sparse_step 4 and mlp_only_layers none of the 3 layers has experts"},
+       "by model.decoder_sparse_step 4, mlp_only_layers and first_k_dense_replace 0 none of the 3 "
+       "layers has experts"},
       {"qwen3_moe", R"("mlp_only_layers": [0, 3])",
        "model.mlp_only_layers has layer 3; the model has layers 0 to 2"},
       {"qwen3_moe", R"("mlp_only_layers": 1)",
@@ -280,6 +324,25 @@ TEST(Families, NameWhatTheyDoNotCompute) {
        "factor is missing"},
       {"llama", R"("rope_scaling": {"rope_type": "yarn", "factor": 4})",
        "max_position_embeddings is missing"},
+      {"apertus", R"("rope_scaling": null)", "rope_scaling and rope_parameters are missing"},
+      {"apertus", R"("hidden_act": "silu")", "llamesh computes xielu"},
+      {"qwen2_moe", R"("shared_expert_intermediate_size": null)",
+       "shared_expert_intermediate_size is missing"},
+      {"qwen2_moe", R"("use_sliding_window": true)", "llamesh computes false only"},
+      {"glm4_moe", R"("n_group": 3)", "model.n_group is 3 and topk_group 1, but num_experts is 8"},
+      {"glm4_moe", R"("n_group": 2, "topk_group": 3)", "model.n_group is 2 and topk_group 3"},
+      {"glm4_moe", R"("n_group": 8)",
+       "model.num_experts_per_tok is 2, but 1 of 8 groups have 1 experts"},
+      {"glm4_moe", R"("n_group": 0)", "n_group is 0"},
+      {"glm4_moe", R"("first_k_dense_replace": 3)",
+       "first_k_dense_replace 3 none of the 3 layers has experts"},
+      {"glm4_moe", R"("n_shared_experts": null)", "n_shared_experts is missing"},
+      {"glm4_moe", R"("scoring_func": "softmax")",
+       "scoring_func is \"softmax\"; llamesh computes \"sigmoid\" only"},
+      {"glm4_moe", R"("output_router_logits": true)",
+       "output_router_logits is true, and llamesh does not know this key"},
+      {"minimax_m2", R"("rotary_dim": 3)", "rotates 3 dims of head_dim 8"},
+      {"olmoe", R"("clip_qkv": 8.0)", "clip_qkv is 8.0; llamesh computes null only"},
       {"glm4", R"("head_dim": 10)", "rotates 5 dims of head_dim 10"},
       {"gemma", R"("hidden_activation": "relu")", "hidden_activation is 'relu'"},
       {"arcee", R"("hidden_act": "silu")", "llamesh computes relu2"},
@@ -387,10 +450,11 @@ TEST(Families, UnknownOnesAreToldWhichAreKnown) {
         "Qwen2ForCausalLM, "
         "Qwen3ForCausalLM, Olmo2ForCausalLM, Olmo3ForCausalLM, Exaone4ForCausalLM, "
         "SmolLM3ForCausalLM, SeedOssForCausalLM, Phi3ForCausalLM, HunYuanDenseV1ForCausalLM, "
-        "Ernie4_5ForCausalLM, Glm4ForCausalLM, GraniteForCausalLM, ArceeForCausalLM, "
-        "NemotronForCausalLM, Starcoder2ForCausalLM, GemmaForCausalLM, "
-        "Gemma3ForCausalLM, MixtralForCausalLM, "
-        "Qwen3MoeForCausalLM, GPT2LMHeadModel");
+        "Ernie4_5ForCausalLM, GlmForCausalLM, Glm4ForCausalLM, GraniteForCausalLM, "
+        "ArceeForCausalLM, "
+        "ApertusForCausalLM, NemotronForCausalLM, Starcoder2ForCausalLM, GemmaForCausalLM, "
+        "Gemma3ForCausalLM, MixtralForCausalLM, Qwen2MoeForCausalLM, Qwen3MoeForCausalLM, "
+        "OlmoeForCausalLM, Glm4MoeForCausalLM, MiniMaxM2ForCausalLM, GPT2LMHeadModel");
   }
 }
 

@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <numeric>
 #include <thread>
+#include <utility>
 
 #include "device/buffer.hpp"
 #include "device/memory_meter.hpp"
@@ -191,6 +193,90 @@ TEST_P(Experts, RouteBackwardIsFiniteDifferences) {
       }
 }
 
+// --- Routing by biased sigmoids, in the best groups ---
+
+/// The experts of the `taken` groups whose two best numbers have the largest sums.
+std::vector<bool> in_best_groups(const Numbers& keys, std::int64_t groups, std::int64_t taken) {
+  const auto size = keys.size() / static_cast<Index>(groups);
+  std::vector<std::pair<double, Index>> sums;
+  for (Index g = 0; g < static_cast<Index>(groups); ++g) {
+    const auto first = keys.begin() + static_cast<std::ptrdiff_t>(g * size);
+    Numbers group(first, first + static_cast<std::ptrdiff_t>(size));
+    std::ranges::sort(group, std::greater());
+    sums.emplace_back(-(group[0] + (size > 1 ? group[1] : 0)), g);
+  }
+  std::ranges::sort(sums);
+  std::vector<bool> in(keys.size(), false);
+  for (Index i = 0; i < static_cast<Index>(taken); ++i)
+    for (Index e = 0; e < size; ++e) in[sums[i].second * size + e] = true;
+  return in;
+}
+
+struct GroupedSizes {
+  RoutingSizes sizes;
+  std::int64_t groups, taken;
+};
+const GroupedSizes grouped_sizes[] = {{{5, 7, 3}, 1, 1},
+                                      {{40, 12, 3}, 4, 2},
+                                      {{3, 8, 4}, 8, 5},
+                                      {{37, 128, 8}, 8, 4},
+                                      {{200, 96, 6}, 32, 7}};
+
+TEST_P(Experts, SigmoidRoutersChooseByBiasedScoresInTheBestGroups) {
+  for (const auto& [s, groups, taken] : grouped_sizes)
+    for (const bool normalize : {false, true}) {
+      Routing r(dtype(), s, normalize);
+      const Matrix bias(DType::f32, 1, s.experts);
+      r.call.log_sum_exp = {};
+      r.call.score = ops::RouterScore::sigmoid;
+      r.call.bias = bias.view().reshape({s.experts});
+      r.call.groups = groups;
+      r.call.groups_taken = taken;
+      r.call.scale = 2.5F;
+      ops::route(stream, r.call);
+      const auto cols = static_cast<Index>(s.experts), k = static_cast<Index>(s.k);
+      auto scores = r.logits.numbers();
+      for (auto& v : scores) v = 1 / (1 + std::exp(-v));
+      Numbers keys;
+      for (Index m = 0; m < static_cast<Index>(s.tokens); ++m) {
+        Numbers row;
+        for (Index e = 0; e < cols; ++e)  // as fp32 has them
+          row.push_back(static_cast<float>(r.probabilities.numbers()[m * cols + e]) +
+                        static_cast<float>(bias.numbers()[e]));
+        const auto in = in_best_groups(row, groups, taken);
+        for (Index e = 0; e < cols; ++e) keys.push_back(in[e] ? row[e] : -1e9);
+      }
+      expect_near(r.probabilities.numbers(), scores, 2e-6, "scores");
+      EXPECT_EQ(r.experts.numbers, largest(keys, cols, k));
+      auto weights = weights_of(scores, cols, r.experts.numbers, k, normalize);
+      for (auto& w : weights) w *= 2.5;
+      expect_near(r.weights.numbers(), weights, 4e-6, "weights");
+
+      const Matrix dweights(DType::f32, s.tokens, s.k);
+      const auto logits = r.logits.numbers();
+      ops::route_backward(stream, r.call, {.dweights = dweights, .dlogits = r.logits});
+      if (s.tokens > 40) continue;  // finite differences take long
+      const auto f = [&](Numbers v) {
+        for (auto& x : v) x = 1 / (1 + std::exp(-x));
+        auto y = weights_of(v, cols, r.experts.numbers, k, normalize);
+        for (auto& w : y) w *= 2.5;
+        return y;
+      };
+      expect_near(r.logits.numbers(), reference::numerical_gradient(f, logits, dweights.numbers()),
+                  near(), "dlogits", 1e-2);
+    }
+}
+
+TEST_P(Experts, RouteRefusesGroupsThatDoNotFit) {
+  Routing r(dtype(), {4, 6, 3}, true);
+  r.call.groups = 4;
+  EXPECT_THROW(ops::route(stream, r.call), std::exception);
+  r.call.groups = 3;
+  EXPECT_THROW(ops::route(stream, r.call), std::exception);  // one group has 2 experts
+  r.call.groups_taken = 2;
+  EXPECT_NO_THROW(ops::route(stream, r.call));
+}
+
 TEST_P(Experts, RouteRefusesMoreExpertsThanThereAre) {
   const Routing r(dtype(), {4, 2, 3}, true);
   EXPECT_THROW(ops::route(stream, r.call), std::exception);
@@ -291,6 +377,32 @@ TEST_P(Experts, WeighRowsBackwardScalesAndTakesDots) {
     expect_near(activated.numbers(), scaled_a, near(), "activated");
     expect_near(d_up.numbers(), scaled_up, near(), "d_up");
     EXPECT_TRUE(activated.gaps_untouched() && d_up.gaps_untouched());
+  }
+}
+
+double sigmoid(double x) {
+  return 1 / (1 + std::exp(-x));
+}
+
+TEST_P(Experts, GateRowsScalesByTheSigmoidAndBack) {
+  for (const auto& s : routing_sizes) {
+    const Matrix gates(DType::f32, s.tokens, 1, 0, 3.0), alone(DType::f32, s.tokens, 1);
+    const Matrix y(dtype(), s.tokens, 21, 3), dgates(DType::f32, s.tokens, 1);
+    const Matrix dlogits(dtype(), s.tokens, 1);
+    Numbers expected = gates.numbers(), scaled = y.numbers(), slopes;
+    ops::copy(stream, alone, gates);
+    for (auto& gate : expected) gate = sigmoid(gate);
+    for (Index i = 0; i < scaled.size(); ++i) scaled[i] *= expected[i / 21];
+    for (Index m = 0; m < expected.size(); ++m)
+      slopes.push_back(dgates.numbers()[m] * expected[m] * (1 - expected[m]));
+    ops::gate_rows(stream, y, gates);
+    ops::gate_rows(stream, {}, alone);
+    expect_near(gates.numbers(), expected, 2e-6, "gates");
+    EXPECT_EQ(alone.numbers(), gates.numbers());
+    expect_near(y.numbers(), scaled, near(), "y");
+    EXPECT_TRUE(y.gaps_untouched());
+    ops::gate_rows_backward(stream, dlogits, dgates, gates);
+    expect_near(dlogits.numbers(), slopes, near(), "dlogits");
   }
 }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <stdexcept>
 #include <vector>
 
 #include "ops/calls.hpp"
@@ -68,6 +69,8 @@ inline double activate(double x, ops::Activation activation) {
     case ops::Activation::geglu:
     case ops::Activation::gelu:
       return gelu(x);
+    case ops::Activation::xielu:
+      throw std::invalid_argument("xIELU has coefficients");
     case ops::Activation::squared_relu:
       return x > 0 ? x * x : 0;
   }

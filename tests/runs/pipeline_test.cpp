@@ -123,10 +123,13 @@ model::ModelConfig four_layers_of(const std::string& family) {
   m.vocab_size = 258;
   if (family == "gpt2") m.max_position_embeddings = 29, m.tie_word_embeddings = true;
   if (family == "gemma3_text") m.sliding_window = 5;
-  if (family == "mixtral" || family == "qwen3_moe") {
+  if (family == "mixtral" || family == "qwen3_moe" || family == "glm4_moe") {
     m.num_experts = 5, m.num_experts_per_tok = 2;
-    m.router_z_loss_coef = 0.01;
+    if (family != "glm4_moe") m.router_z_loss_coef = 0.01;
   }
+  if (family == "glm4_moe")
+    m.moe_intermediate_size = m.shared_expert_intermediate_size = 30, m.first_k_dense_replace = 1,
+    m.router_bias_update_rate = 1e-3;
   if (family == "qwen3_moe")
     m.moe_intermediate_size = 30, m.decoder_sparse_step = 2, m.norm_topk_prob = false;
   return m;
@@ -134,8 +137,9 @@ model::ModelConfig four_layers_of(const std::string& family) {
 
 TEST(Pipeline, TrainsEveryFamily) {
   if (world().size() != 4) return;
-  for (const char* family : {"llama", "gpt2", "qwen3", "olmo2", "gemma3_text", "glm4", "granite",
-                             "nemotron", "starcoder2", "exaone4", "mixtral", "qwen3_moe"}) {
+  for (const char* family :
+       {"llama", "gpt2", "qwen3", "olmo2", "gemma3_text", "glm4", "granite", "nemotron",
+        "starcoder2", "exaone4", "mixtral", "qwen3_moe", "apertus", "glm4_moe"}) {
     SCOPED_TRACE(family);
     const SharedFolder folder;
     auto in = pipeline_inputs(folder.path());

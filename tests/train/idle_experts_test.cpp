@@ -24,8 +24,9 @@ TEST(IdleExperts, AreNamedOnceUntilTheyGetTokensAgain) {
   const auto lines = idle.observe(uneven);
   ASSERT_EQ(lines.size(), 2U);
   EXPECT_EQ(lines[0],
-            "layer 2: 1 of 3 experts got no token for 100 steps: 1; set "
-            "model.output_router_logits=true or raise model.router_aux_loss_coef to balance them");
+            "layer 2: 1 of 3 experts got no token for 100 steps: 1; to balance them, set "
+            "model.output_router_logits=true or raise model.router_aux_loss_coef, or with sigmoid "
+            "routers model.router_bias_update_rate");
   EXPECT_TRUE(lines[1].starts_with("layer 5: 2 of 3 experts got no token for 100 steps: 0, 2;"))
       << lines[1];
   for (int step = 0; step < 300; ++step) EXPECT_TRUE(idle.observe(uneven).empty());

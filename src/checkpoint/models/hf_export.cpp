@@ -32,9 +32,23 @@ std::string torch_name(StoredType type) {
   return type == StoredType::f32 ? "float32" : type == StoredType::bf16 ? "bfloat16" : "float16";
 }
 
-std::vector<StoredTensor> tensors_of(const model::StateDict& dict) {
+/// What a folder holds: the constants behind the parameters.
+struct FolderContent {
+  model::StateDict dict;
+  std::vector<model::StoredConstant> constants;
+};
+
+/// Returns its tensors as `type`, but those that are always fp32.
+std::vector<StoredTensor> tensors_of(const FolderContent& content,
+                                     const model::ParameterTable& table, StoredType type) {
   std::vector<StoredTensor> tensors;
-  for (const auto& tensor : dict) tensors.push_back({tensor.name, "", tensor.shape, 0, 0});
+  for (const auto& tensor : content.dict) {
+    const bool fp32 = model::is_fp32(table[tensor.parts.front().parameter].role);
+    const std::string dtype(name_of(fp32 ? StoredType::f32 : type));
+    tensors.push_back({tensor.name, dtype, tensor.shape, 0, 0});
+  }
+  for (const auto& constant : content.constants)
+    tensors.push_back({constant.name, std::string(name_of(type)), {}, 0, 0});
   return tensors;
 }
 
@@ -110,7 +124,8 @@ void fill_rows(TensorRows& rows, const model::StateDictTensor& tensor,
 }
 
 void write_tensor(const StoredModel& model, const model::StateDictTensor& from, Descriptor& file,
-                  const StoredTensor& to, StoredType type) {
+                  const StoredTensor& to) {
+  const auto type = *stored_type(to.dtype);
   const bool transposed = std::ranges::any_of(from.parts, &model::StoredPart::transposed);
   const auto row_numel = to.numel() / from.shape[0];
   const auto rows_per_block =
@@ -129,22 +144,32 @@ void write_tensor(const StoredModel& model, const model::StateDictTensor& from, 
   }
 }
 
+void write_constant(float value, Descriptor& file, const StoredTensor& to) {
+  const auto type = *stored_type(to.dtype);
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(size_of(type)));
+  from_floats(type, {&value, 1}, bytes.data());
+  file.write(to.begin, bytes.data(), std::ssize(bytes));
+}
+
 /// Writes this rank's share of the tensors: each goes to the rank with the least load so far.
-void write_my_tensors(const StoredModel& model, const model::StateDict& dict,
-                      const fs::path& folder, const std::vector<ExportFile>& files, StoredType type,
+void write_my_tensors(const StoredModel& model, const FolderContent& content,
+                      const fs::path& folder, const std::vector<ExportFile>& files,
                       const comm::Communicator& world) {
   std::vector<std::int64_t> load(static_cast<std::size_t>(world.size()), 0);
-  auto from = dict.begin();  // plan_export() keeps the order
+  auto from = content.dict.begin();  // plan_export() keeps the order
+  auto constant = content.constants.begin();
   for (const auto& file : files) {
     auto out = Descriptor::to_write(folder / file.name, O_WRONLY);
     bool wrote = false;
     for (const auto& tensor : file.tensors) {
-      const auto& entry = *from++;
       const auto least = std::ranges::min_element(load);
       *least += tensor.bytes;
-      if (least - load.begin() != world.rank()) continue;
-      write_tensor(model, entry, out, tensor, type);
-      wrote = true;
+      const bool mine = least - load.begin() == world.rank();
+      const bool is_constant = from == content.dict.end();
+      if (mine && is_constant) write_constant(constant->value, out, tensor);
+      if (mine && !is_constant) write_tensor(model, *from, out, tensor);
+      is_constant ? void(++constant) : void(++from);
+      wrote = wrote || mine;
     }
     if (wrote || world.rank() == 0) out.sync();
   }
@@ -245,19 +270,18 @@ void warn_of_refusal(const model::ModelConfig& config) {
 
 }  // namespace
 
-std::vector<ExportFile> plan_export(const std::vector<StoredTensor>& tensors, StoredType type,
+std::vector<ExportFile> plan_export(const std::vector<StoredTensor>& tensors,
                                     std::int64_t max_bytes) {
   std::vector<ExportFile> files;
   std::int64_t held = 0;
-  for (auto tensor : tensors) {
-    tensor.dtype = name_of(type);
-    const auto bytes = tensor.numel() * size_of(type);
+  for (const auto& tensor : tensors) {
+    const auto bytes = tensor.numel() * size_of(*stored_type(tensor.dtype));
     if (files.empty() || (held > 0 && held + bytes > max_bytes)) {
       files.emplace_back();
       held = 0;
     }
     held += bytes;
-    files.back().tensors.push_back(std::move(tensor));
+    files.back().tensors.push_back(tensor);
   }
   for (std::size_t i = 0; i < files.size(); ++i) {
     auto& file = files[i];
@@ -279,8 +303,9 @@ void export_hf(const fs::path& checkpoint, const fs::path& target, const ExportO
   const auto stored_table = model::parameter_table(stored);
   const auto config = stored.base();
   const auto table = model::parameter_table(config);
-  const auto dict = model::state_dict(config, table);
-  const auto files = plan_export(tensors_of(dict), options.type, options.max_shard_bytes);
+  const FolderContent content{model::state_dict(config, table),
+                              model::family_named(config.family).constants(table)};
+  const auto files = plan_export(tensors_of(content, table, options.type), options.max_shard_bytes);
   std::unique_ptr<StoredModel> model;
   comm::agree(world, [&] {
     model = open_model(checkpoint, std::move(manifest), stored_table,
@@ -293,8 +318,7 @@ void export_hf(const fs::path& checkpoint, const fs::path& target, const ExportO
     write_index(folder.path(), files);
     write_small_files(folder.path(), config, options);
   });
-  comm::agree(world,
-              [&] { write_my_tensors(*model, dict, folder.path(), files, options.type, world); });
+  comm::agree(world, [&] { write_my_tensors(*model, content, folder.path(), files, world); });
   folder.commit();
 }
 

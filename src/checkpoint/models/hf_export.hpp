@@ -35,9 +35,9 @@ struct ExportFile {
   std::int64_t bytes;  ///< size of the whole file
 };
 
-/// Divides tensors, given by name and shape, among files with at most `max_bytes` of data each, in
-/// order. A larger tensor gets a file of its own. Pure.
-std::vector<ExportFile> plan_export(const std::vector<StoredTensor>& tensors, StoredType type,
+/// Divides tensors, given by name, shape and dtype, among files with at most `max_bytes` of data
+/// each, in order. A larger tensor gets a file of its own. Pure.
+std::vector<ExportFile> plan_export(const std::vector<StoredTensor>& tensors,
                                     std::int64_t max_bytes);
 
 /// Exports a checkpoint's model as a new folder that transformers can load: weights, index,

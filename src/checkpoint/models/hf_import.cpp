@@ -50,7 +50,9 @@ void import_hf(const std::filesystem::path& folder, const std::filesystem::path&
   const auto shape = model::parse_config_json(model_config, "config.json");
   const auto table = model::parameter_table(shape);
   const comm::ParallelDims mesh({{"shard", world.size()}});
-  const sharding::ShardLayout layout(table, sharding::make_units(table, {}), mesh);
+  const auto placements = sharding::whole_and_sharded(table, mesh);
+  const sharding::ShardLayout layout(table, sharding::make_units(table, {}, mesh, placements), mesh,
+                                     placements);
 
   std::int64_t largest = 0;
   for (const auto& unit : layout.units()) largest = std::max(largest, unit.shard_numel);

@@ -2,7 +2,11 @@
 
 #include <fmt/ranges.h>
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <cstring>
 #include <set>
 
@@ -33,8 +37,10 @@ void match_prefix(model::StateDict& dict, const HfWeights& weights, std::string_
 HfModel::HfModel(std::filesystem::path folder, const model::ModelConfig& config,
                  const model::ParameterTable& table)
     : weights_(std::move(folder)),
+      may_have_prediction_layers_(model::family_named(config.family).has_prediction_layers),
       table_(table),
       dict_(model::state_dict(config, table)),
+      constants_(model::family_named(config.family).constants(table)),
       places_(table.parameters.size()) {
   match_prefix(dict_, weights_, model::family_named(config.family).base_prefix);
   for (std::size_t t = 0; t < dict_.size(); ++t)
@@ -44,11 +50,31 @@ HfModel::HfModel(std::filesystem::path folder, const model::ModelConfig& config,
   if (table.tied() && weights_.has(head)) stored_head_ = head;
 }
 
+/// Returns true for tensors in layers behind the model's last one.
+bool HfModel::is_left_out(const std::string& name) const {
+  const auto& prefix = table_.layer_prefix;
+  if (!may_have_prediction_layers_ || !name.starts_with(prefix)) return false;
+  const auto number = name.substr(prefix.size(), name.find('.', prefix.size()) - prefix.size());
+  std::size_t layer = 0;
+  const auto* const end = number.data() + number.size();
+  return std::from_chars(number.data(), end, layer).ptr == end && layer >= table_.layers.size();
+}
+
 void HfModel::check_fits() const {
   const auto folder = weights_.folder().string();
   std::set<std::string> extra;
-  for (const auto& name : weights_.names())
-    if (!is_buffer(name)) extra.insert(name);
+  int left_out = 0;
+  for (const auto& name : weights_.names()) {
+    if (is_left_out(name))
+      ++left_out;
+    else if (!is_buffer(name))
+      extra.insert(name);
+  }
+  if (left_out > 0)
+    spdlog::info(
+        "{}: {} tensors behind layer {}, which predict further tokens, are left out; an export has "
+        "none of them",
+        folder, left_out, table_.layers.size() - 1);
   const auto check = [&](const std::string& name, const Shape& shape) {
     const auto& stored = weights_.tensor(name);
     validate(stored.shape == shape, "{}: '{}' has shape ({}) where the model has ({})", folder,
@@ -58,10 +84,24 @@ void HfModel::check_fits() const {
     extra.erase(name);
   };
   for (const auto& tensor : dict_) check(tensor.name, tensor.shape);
+  for (const auto& constant : constants_) {
+    if (!weights_.has(constant.name)) continue;
+    check(constant.name, {});
+    check_constant(constant);
+  }
   if (!stored_head_.empty()) check(stored_head_, table_[table_.lm_head.weight].shape);
   validate(extra.empty(), "{} has '{}'{}, which the model does not", folder,
            extra.empty() ? "" : excerpt(*extra.begin()),
            extra.size() > 1 ? fmt::format(" and {} other tensors", extra.size() - 1) : "");
+}
+
+void HfModel::check_constant(const model::StoredConstant& constant) const {
+  float value = 0;
+  weights_.read(constant.name, 0, {&value, 1});
+  constexpr float digits = 1.0F / 128;  // of bf16
+  validate(std::abs(value - constant.value) <= digits * std::abs(constant.value),
+           "{}: '{}' is {}; llamesh computes {}", weights_.folder().string(), constant.name, value,
+           constant.value);
 }
 
 void HfModel::check_stored_head() const {

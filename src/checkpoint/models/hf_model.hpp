@@ -21,8 +21,8 @@ class HfModel final : public StoredModel {
           const model::ParameterTable& table);
 
   /// Opens every file, and throws unless they hold exactly the state dict's tensors, by name and
-  /// shape. Ignores buffers of rotary embeddings and masks, and a tied model's head if it is
-  /// stored.
+  /// shape. Ignores buffers of rotary embeddings and masks, a tied model's head if it is stored,
+  /// and Family::has_prediction_layers, which it logs.
   void check_fits() const;
   /// Reads the head of a tied model, if it is stored, and throws unless it equals the embedding.
   void check_stored_head() const;
@@ -40,9 +40,14 @@ class HfModel final : public StoredModel {
   void check_tied_head(model::ParameterId parameter, const BoxRange& range,
                        std::span<const float> values) const;
 
+  bool is_left_out(const std::string& name) const;
+  void check_constant(const model::StoredConstant& constant) const;
+
   HfWeights weights_;
+  bool may_have_prediction_layers_;
   const model::ParameterTable& table_;
   model::StateDict dict_;
+  std::vector<model::StoredConstant> constants_;
   std::vector<std::vector<Place>> places_;  ///< by parameter
   std::string stored_head_;                 ///< a tied head's tensor, if it is stored
 };

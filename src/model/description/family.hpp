@@ -4,6 +4,7 @@
 
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "model/description/config_keys.hpp"
 #include "model/description/key_list.hpp"
@@ -40,10 +41,15 @@ struct Family {
   ParameterTable (*make_table)(const ModelConfig& config);
   /// Returns what the layers compute beyond their parameters. Pure.
   ModelTraits (*traits)(const ModelConfig& config);
+  /// Folders may have layers behind the last one, which predict further tokens. They are left out.
+  bool has_prediction_layers = false;
   /// Returns how the family's folders store the parameters of a resolved config's whole table.
   /// Pure.
   StateDict (*state_dict)(const ModelConfig& config, const ParameterTable& table) =
       [](const ModelConfig&, const ParameterTable& table) { return plain_state_dict(table); };
+  /// Returns what else they store. Pure.
+  std::vector<StoredConstant> (*constants)(const ParameterTable& table) =
+      [](const ParameterTable&) { return std::vector<StoredConstant>(); };
 };
 
 /// Returns Llama and the families that differ from it by switches.

@@ -94,8 +94,14 @@ struct ModelConfig {
   std::int64_t num_experts = 0;            ///< in each MLP; 0: the family has none
   std::int64_t num_experts_per_tok = 0;    ///< a token takes so many of them
   std::int64_t moe_intermediate_size = 0;  ///< an expert's; 0: intermediate_size
-  std::int64_t decoder_sparse_step = 1;    ///< each so many-th layer has experts,
-  std::vector<std::int64_t> mlp_only_layers;  ///< but for these, numbered from 0
+  std::int64_t shared_expert_intermediate_size = 0;  ///< an expert that all tokens take; 0: none
+  std::int64_t decoder_sparse_step = 1;              ///< each so many-th layer has experts,
+  std::vector<std::int64_t> mlp_only_layers;         ///< but for these, numbered from 0
+  std::int64_t first_k_dense_replace = 0;            ///< nor do the first layers, so many
+  std::int64_t n_group = 1;                          ///< equal groups of experts,
+  std::int64_t topk_group = 1;                       ///< of which a token's experts are in so many
+  double routed_scaling_factor = 1;                  ///< on a token's weights for its experts
+  double router_bias_update_rate = 0;                ///< moves sigmoid routers' biases; ours
   bool norm_topk_prob = true;           ///< whether a token's weights of its experts add up to 1
   bool output_router_logits = false;    ///< whether the load-balancing loss is added
   double router_aux_loss_coef = 0.001;  ///< its coefficient
@@ -108,6 +114,7 @@ struct ModelConfig {
   /// Whether each layer rotates queries and keys, 1 or 0; a shorter list repeats. Empty: all do.
   std::vector<std::int64_t> no_rope_layers;
   bool tie_word_embeddings = false;
+  bool use_qk_norm = false;         ///< whether queries and keys have a norm, where a key says so
   bool attention_bias = false;      ///< on q, k and v, and on o without the next key
   bool attention_out_bias = false;  ///< the one on o
   bool mlp_bias = false;            ///< on gate, up and down
@@ -126,9 +133,9 @@ struct ModelConfig {
   }
   /// Returns true if the layer has experts instead of an MLP.
   bool has_experts(std::size_t layer) const {
-    return num_experts > 0 && (static_cast<std::int64_t>(layer) + 1) % decoder_sparse_step == 0 &&
-           std::ranges::find(mlp_only_layers, static_cast<std::int64_t>(layer)) ==
-               mlp_only_layers.end();
+    const auto i = static_cast<std::int64_t>(layer);
+    return num_experts > 0 && i >= first_k_dense_replace && (i + 1) % decoder_sparse_step == 0 &&
+           std::ranges::find(mlp_only_layers, i) == mlp_only_layers.end();
   }
   /// Returns the width of an expert.
   std::int64_t expert_size() const {
@@ -236,9 +243,19 @@ inline constexpr auto model_keys = [] {
       ModelKey{"num_experts_per_tok", &C::num_experts_per_tok, length_or_0, meaning, needed, later},
       ModelKey{"moe_intermediate_size", &C::moe_intermediate_size, size_or_0, reshapes, needed,
                later},
+      ModelKey{"shared_expert_intermediate_size", &C::shared_expert_intermediate_size, size_or_0,
+               reshapes, special, later},
       ModelKey{"decoder_sparse_step", &C::decoder_sparse_step, from_to(1, max_layers), reshapes,
                optional, later},
       ModelKey{"mlp_only_layers", &C::mlp_only_layers, at_least(0), reshapes, optional, later},
+      ModelKey{"first_k_dense_replace", &C::first_k_dense_replace, from_to(0, max_layers), reshapes,
+               special, later},
+      ModelKey{"n_group", &C::n_group, from_to(1, 32), meaning, optional, later},
+      ModelKey{"topk_group", &C::topk_group, from_to(1, 32), meaning, optional, later},
+      ModelKey{"routed_scaling_factor", &C::routed_scaling_factor, above(0), meaning, optional,
+               later},
+      ModelKey{"router_bias_update_rate", &C::router_bias_update_rate, at_least(0), allowed,
+               special, later},
       ModelKey{"norm_topk_prob", &C::norm_topk_prob, any, meaning, optional, later},
       ModelKey{"output_router_logits", &C::output_router_logits, any, allowed, optional, later},
       ModelKey{"router_aux_loss_coef", &C::router_aux_loss_coef, at_least(0), allowed, optional,
@@ -250,6 +267,7 @@ inline constexpr auto model_keys = [] {
       ModelKey{"layer_types", &C::layer_types, any, allowed, special, later},
       ModelKey{"no_rope_layers", &C::no_rope_layers, from_to(0, 1), meaning, special, later},
       ModelKey{"tie_word_embeddings", &C::tie_word_embeddings, any, reshapes, optional},
+      ModelKey{"use_qk_norm", &C::use_qk_norm, any, reshapes, optional, later},
       ModelKey{"attention_bias", &C::attention_bias, any, reshapes, optional, later},
       ModelKey{"attention_out_bias", &C::attention_out_bias, any, reshapes, optional, later},
       ModelKey{"mlp_bias", &C::mlp_bias, any, reshapes, optional, later},

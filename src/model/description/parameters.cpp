@@ -1,6 +1,7 @@
 #include "model/description/parameters.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 #include <map>
 #include <utility>
@@ -9,6 +10,21 @@
 #include "model/description/lora.hpp"
 
 namespace llamesh::model {
+
+std::optional<float> constant(Initial initial) {
+  switch (initial) {
+    case Initial::zeros:
+      return 0.0F;
+    case Initial::ones:
+      return 1.0F;
+    case Initial::xielu_p:
+      return std::log(std::expm1(0.8F));
+    case Initial::xielu_n:
+      return std::log(std::expm1(0.3F));
+    default:
+      return {};
+  }
+}
 
 std::optional<std::size_t> divided_dim(const Parameter& parameter) {
   if (parameter.blocks.count == 0) return {};

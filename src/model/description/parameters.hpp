@@ -25,21 +25,29 @@ constexpr std::size_t index(ModuleId id) {
 enum class Initial {
   zeros,
   ones,
+  xielu_p,          ///< log(exp(0.8) - 1), whose softplus is 0.8
+  xielu_n,          ///< log(exp(0.3) - 1)
   normal,           ///< standard deviation initializer_range
   normal_by_depth,  ///< initializer_range / sqrt(2 layers): ends in the residual stream (GPT-2)
   kaiming_uniform,  ///< (r, in): LoraInit::kaiming_uniform
   normal_by_rank,   ///< (r, in): LoraInit::gaussian
 };
 
+/// Returns the value that all elements start from, unless they are drawn.
+std::optional<float> constant(Initial initial);
+
 /// A parameter's purpose. Tensor parallelism, partition specs and their checks follow from it.
 enum class Role : std::uint8_t {
-  column,      ///< of a linear layer whose outputs divide among tensor ranks: dim 0, bias included
-  row,         ///< of a linear layer whose inputs divide: dim 1; its bias is added to the sum
-  vocab,       ///< embedding or head: dim 0 is the vocabulary
-  norm,        ///< (D), scales the residual stream
-  per_head,    ///< (E), scales each head: every tensor rank has the gradient by its own heads
-  replicated,  ///< whole on every tensor rank, which all compute its whole gradient
-  router,      ///< (N, D), whole: every tensor rank has the gradient by its part of each expert
+  column,       ///< of a linear layer whose outputs divide among tensor ranks: dim 0, bias included
+  row,          ///< of a linear layer whose inputs divide: dim 1; its bias is added to the sum
+  vocab,        ///< embedding or head: dim 0 is the vocabulary
+  norm,         ///< (D), scales the residual stream
+  per_head,     ///< (E), scales each head: every tensor rank has the gradient by its own heads
+  coefficient,  ///< (1), of an activation: every tensor rank has the gradient by its own features
+  replicated,   ///< whole on every tensor rank, which all compute its whole gradient
+  router,       ///< (N, D), whole: every tensor rank has the gradient by its part of each expert
+  selection_bias,  ///< (N), of a router, whole: chosen by, but without a gradient
+  gate,            ///< (1, D), of a shared expert: likewise
   adapter,  ///< a LoRA matrix, whole: every tensor rank has the gradient by its part of the layer
   expert_column,  ///< (N, out, in), one matrix per expert: like `column`, by dim 1
   expert_row,     ///< (N, out, in): like `row`, by dim 2
@@ -47,6 +55,18 @@ enum class Role : std::uint8_t {
 /// Returns true if dim 0 of such a parameter counts experts, which an expert axis divides.
 constexpr bool is_stacked(Role role) {
   return role == Role::expert_column || role == Role::expert_row;
+}
+
+/// Returns true if every tensor rank has such a parameter whole, and the gradient by its own part
+/// of the layer.
+constexpr bool has_partial_gradient(Role role) {
+  return role == Role::per_head || role == Role::coefficient || role == Role::router ||
+         role == Role::gate || role == Role::adapter;
+}
+
+/// Returns true if such a parameter is fp32 whatever the compute dtype.
+constexpr bool is_fp32(Role role) {
+  return role == Role::selection_bias;
 }
 
 /// Equal blocks of a parameter's divided dim that stay whole: heads, or single features.

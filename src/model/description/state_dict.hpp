@@ -29,6 +29,12 @@ struct StateDictTensor {
   std::vector<StoredPart> parts;  ///< cover the tensor
 };
 
+/// A number that a family's folders store as a tensor without dims, and llamesh computes with.
+struct StoredConstant {
+  std::string name;
+  float value;
+};
+
 /// How a family's folders store the parameters of a table, tensor by tensor in the order in which
 /// an export writes them. It expresses renamed, transposed, fused (several parts of one tensor) and
 /// stacked tensors (several parts of one parameter), and rows in another order.

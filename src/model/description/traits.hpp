@@ -19,9 +19,15 @@ struct LayerNames {
   std::string_view q_proj = "q_proj", k_proj = "k_proj", v_proj = "v_proj", o_proj = "o_proj";
   std::string_view q_norm = "q_norm", k_norm = "k_norm";
   std::string_view mlp = "mlp";
+  std::string_view act_fn = "act_fn";  ///< an activation with coefficients
   std::string_view gate_proj = "gate_proj", up_proj = "up_proj", down_proj = "down_proj";
   /// With a router, the MLP is one of experts, whose stacked matrices have the names above.
   std::string_view router = {}, experts = {};
+  /// The parameter that sigmoid routers add to their scores to choose by, in `mlp` or, with a dot,
+  /// in the router. Without it, scores are a softmax.
+  std::string_view selection_bias = {};
+  /// An MLP that all tokens take beside these, and its gate's linear layer.
+  std::string_view shared_expert = {}, shared_expert_gate = {};
   std::string_view norm_before_attention = "input_layernorm";
   std::string_view norm_after_attention = {};
   std::string_view norm_before_mlp = "post_attention_layernorm";

@@ -115,20 +115,25 @@ constexpr LlamaVariant ernie{.keys = {"attention_bias", "mlp_bias"},
                              .rotary_pairs = RotaryPairs::interleaved,
                              .bias_name = "use_bias"};
 
-constexpr LlamaVariant glm4{.keys = {"attention_bias", "partial_rotary_factor"},
-                            .set_defaults =
-                                [](ModelConfig& c) {
-                                  c.rms_norm_eps = 1.5625e-7;
-                                  c.attention_bias = true;
-                                  c.partial_rotary_factor = 0.5;
-                                },
-                            .needs_num_key_value_heads = true,
-                            .needs_head_dim = true,
-                            .o_bias = &ModelConfig::attention_out_bias,
-                            .rotary_pairs = RotaryPairs::interleaved,
-                            .fuses_gate_up = true,
-                            .names = {.norm_after_attention = "post_self_attn_layernorm",
-                                      .norm_after_mlp = "post_mlp_layernorm"}};
+constexpr LlamaVariant glm{.keys = {"attention_bias", "partial_rotary_factor"},
+                           .set_defaults =
+                               [](ModelConfig& c) {
+                                 c.rms_norm_eps = 1.5625e-7;
+                                 c.attention_bias = true;
+                                 c.partial_rotary_factor = 0.5;
+                               },
+                           .needs_num_key_value_heads = true,
+                           .needs_head_dim = true,
+                           .o_bias = &ModelConfig::attention_out_bias,
+                           .rotary_pairs = RotaryPairs::interleaved,
+                           .fuses_gate_up = true};
+
+constexpr LlamaVariant glm4 = [] {
+  auto variant = glm;
+  variant.names.norm_after_attention = "post_self_attn_layernorm";
+  variant.names.norm_after_mlp = "post_mlp_layernorm";
+  return variant;
+}();
 
 constexpr LlamaVariant granite{
     .keys = {"attention_bias", "mlp_bias", "attention_multiplier", "embedding_multiplier",
@@ -141,6 +146,15 @@ constexpr LlamaVariant granite{
 constexpr LlamaVariant arcee{.keys = {"attention_bias", "mlp_bias"},
                              .activation = ops::Activation::squared_relu,
                              .activation_name = {"hidden_act", "relu2"}};
+
+constexpr LlamaVariant apertus{.keys = {"attention_bias"},
+                               .set_defaults = [](ModelConfig& c) { c.rope_theta = 1.2e7; },
+                               .needs_rope_scaling = true,
+                               .qk_norm = QkNorm::per_head,
+                               .activation = ops::Activation::xielu,
+                               .activation_name = {"hidden_act", "xielu"},
+                               .names = {.norm_before_attention = "attention_layernorm",
+                                         .norm_before_mlp = "feedforward_layernorm"}};
 
 constexpr LlamaVariant nemotron{
     .keys = {"attention_bias", "mlp_bias", "partial_rotary_factor", "layer_norm_epsilon"},
@@ -237,6 +251,90 @@ constexpr LlamaVariant qwen3_moe{
     .expert_count = ExpertCountNames{.name = "num_experts", .other = "num_local_experts"},
     .names = {.router = "gate", .experts = "experts"}};
 
+constexpr LlamaVariant qwen2_moe{
+    .keys = {"attention_bias", "num_experts", "num_experts_per_tok", "moe_intermediate_size",
+             "shared_expert_intermediate_size", "decoder_sparse_step", "mlp_only_layers",
+             "norm_topk_prob", "output_router_logits", "router_aux_loss_coef",
+             "router_z_loss_coef"},
+    .set_defaults =
+        [](ModelConfig& c) {
+          c.rms_norm_eps = 1e-6;
+          c.attention_bias = true;
+          c.norm_topk_prob = false;
+        },
+    .needs_num_key_value_heads = true,
+    .o_bias = &ModelConfig::attention_out_bias,
+    .bias_name = "qkv_bias",
+    .expert_count = ExpertCountNames{.name = "num_experts", .other = "num_local_experts"},
+    .names = {.router = "gate",
+              .experts = "experts",
+              .shared_expert = "shared_expert",
+              .shared_expert_gate = "shared_expert_gate"}};
+
+constexpr const char* olmoe_nulls[] = {"clip_qkv"};
+
+constexpr LlamaVariant olmoe{
+    .keys = {"attention_bias", "num_experts", "num_experts_per_tok", "norm_topk_prob",
+             "output_router_logits", "router_aux_loss_coef", "router_z_loss_coef"},
+    .set_defaults =
+        [](ModelConfig& c) {
+          c.norm_topk_prob = false;
+          c.router_aux_loss_coef = 0.01;
+        },
+    .qk_norm = QkNorm::projection,
+    .null_names = olmoe_nulls,
+    .expert_count = ExpertCountNames{.name = "num_experts", .other = "num_local_experts"},
+    .names = {.router = "gate", .experts = "experts"}};
+
+constexpr const char* glm4_moe_unread[] = {"num_nextn_predict_layers", "num_mtp_layers"};
+
+constexpr LlamaVariant glm4_moe{
+    .keys = {"attention_bias", "use_qk_norm", "partial_rotary_factor", "num_experts",
+             "num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size",
+             "first_k_dense_replace", "n_group", "topk_group", "routed_scaling_factor",
+             "router_bias_update_rate", "norm_topk_prob"},
+    .set_defaults =
+        [](ModelConfig& c) {
+          c.partial_rotary_factor = 0.5;
+          c.first_k_dense_replace = 1;
+        },
+    .needs_num_key_value_heads = true,
+    .o_bias = &ModelConfig::attention_out_bias,
+    .qk_norm = QkNorm::per_head,
+    .unread_names = glm4_moe_unread,
+    .expert_count =
+        ExpertCountNames{
+            .name = "n_routed_experts", .other = "num_local_experts", .shared = "n_shared_experts"},
+    .has_prediction_layers = true,
+    .names = {.router = "gate",
+              .experts = "experts",
+              .selection_bias = "gate.e_score_correction_bias",
+              .shared_expert = "shared_experts"}};
+
+constexpr const char* minimax_m2_unread[] = {"router_aux_loss_coef"};
+
+constexpr LlamaVariant minimax_m2{
+    .keys = {"partial_rotary_factor", "num_experts", "num_experts_per_tok",
+             "router_bias_update_rate"},
+    .set_defaults =
+        [](ModelConfig& c) {
+          c.rms_norm_eps = 1e-6;
+          c.rope_theta = 5e6;
+        },
+    .needs_num_key_value_heads = true,
+    .needs_head_dim = true,
+    .qk_norm = QkNorm::projection,
+    .rotary_dims_name = "rotary_dim",
+    .unread_names = minimax_m2_unread,
+    .expert_count = ExpertCountNames{.name = "num_local_experts", .other = "num_experts"},
+    .names = {.mlp = "block_sparse_moe",
+              .gate_proj = "w1",
+              .up_proj = "w3",
+              .down_proj = "w2",
+              .router = "gate",
+              .experts = "experts",
+              .selection_bias = "e_score_correction_bias"}};
+
 constexpr Family all_families[] = {
     llama_like<llama>("llama", "LlamaForCausalLM"),
     llama_like<mistral>("mistral", "MistralForCausalLM"),
@@ -251,15 +349,21 @@ constexpr Family all_families[] = {
     llama_like<phi3>("phi3", "Phi3ForCausalLM"),
     llama_like<hunyuan>("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM"),
     llama_like<ernie>("ernie4_5", "Ernie4_5ForCausalLM"),
+    llama_like<glm>("glm", "GlmForCausalLM"),
     llama_like<glm4>("glm4", "Glm4ForCausalLM"),
     llama_like<granite>("granite", "GraniteForCausalLM"),
     llama_like<arcee>("arcee", "ArceeForCausalLM"),
+    llama_like<apertus>("apertus", "ApertusForCausalLM"),
     llama_like<nemotron>("nemotron", "NemotronForCausalLM"),
     llama_like<starcoder2>("starcoder2", "Starcoder2ForCausalLM"),
     llama_like<gemma>("gemma", "GemmaForCausalLM"),
     llama_like<gemma3>("gemma3_text", "Gemma3ForCausalLM"),
     llama_like<mixtral>("mixtral", "MixtralForCausalLM"),
+    llama_like<qwen2_moe>("qwen2_moe", "Qwen2MoeForCausalLM"),
     llama_like<qwen3_moe>("qwen3_moe", "Qwen3MoeForCausalLM"),
+    llama_like<olmoe>("olmoe", "OlmoeForCausalLM"),
+    llama_like<glm4_moe>("glm4_moe", "Glm4MoeForCausalLM"),
+    llama_like<minimax_m2>("minimax_m2", "MiniMaxM2ForCausalLM"),
 };
 
 }  // namespace

@@ -26,6 +26,9 @@ void refuse_what_is_not_computed(const LlamaVariant& variant, const ConfigKeys& 
   };
   refuse_other(key, old != nullptr ? old : computed);
   if (old_key != nullptr) refuse_other(old_key, computed);
+  for (const auto* name : variant.null_names)
+    validate(!keys.has(name), "{}: {} is {}; llamesh computes null only", keys.name(), name,
+             keys.shown(name));
   if (variant.takes("dropout")) return;
   const auto* dropout = keys.find("attention_dropout");
   validate(dropout == nullptr || *dropout == 0, "{}: attention_dropout is {}; llamesh has none",
@@ -96,7 +99,8 @@ void read_no_rope_layers(const ConfigKeys& keys, ModelConfig& c) {
 
 /// Reads one key for all biases.
 void read_bias(const LlamaVariant& variant, const ConfigKeys& keys, ModelConfig& c) {
-  c.attention_bias = c.mlp_bias = keys.flag(variant.bias_name, c.attention_bias);
+  c.attention_bias = keys.flag(variant.bias_name, c.attention_bias);
+  if (variant.takes("mlp_bias")) c.mlp_bias = c.attention_bias;
 }
 
 void write_bias(const LlamaVariant& variant, const ModelConfig& c, nlohmann::ordered_json& json) {
@@ -113,8 +117,8 @@ void write_window(const LlamaVariant& variant, const ModelConfig& c, nlohmann::o
   json["max_window_layers"] = c.sliding_window > 0 ? c.max_window_layers : c.num_hidden_layers;
 }
 
-/// Refuses windows by layer, and a router that is more than its softmax.
-void refuse_other_experts(const ConfigKeys& keys) {
+/// Refuses windows by layer, and a router that is more than its scores.
+void refuse_other_experts(const LlamaVariant& variant, const ConfigKeys& keys) {
   const auto refuse = [&](const char* key, const ConfigKeys::Json& computed) {
     const auto* value = keys.find(key);
     validate(value == nullptr || *value == computed, "{}: {} is {}; llamesh computes {} only",
@@ -122,32 +126,69 @@ void refuse_other_experts(const ConfigKeys& keys) {
   };
   refuse("use_sliding_window", false);
   refuse("router_jitter_noise", 0.0);
+  if (variant.names.selection_bias.empty()) return;
+  refuse("scoring_func", "sigmoid");
+  refuse("topk_method", "noaux_tc");
 }
 
 void read_experts(const LlamaVariant& variant, const ConfigKeys& keys, ModelConfig& c) {
-  refuse_other_experts(keys);
-  c.num_experts = keys.size(keys.either(variant.expert_count->name, variant.expert_count->other));
+  refuse_other_experts(variant, keys);
+  const auto& names = *variant.expert_count;
+  c.num_experts = keys.size(keys.either(names.name, names.other));
+  constexpr const char* shared_size = "shared_expert_intermediate_size";
+  if (names.shared != nullptr)
+    c.shared_expert_intermediate_size = keys.size(names.shared, 0) * c.moe_intermediate_size;
+  else if (variant.takes(shared_size))
+    c.shared_expert_intermediate_size = keys.size(shared_size);
+  if (constexpr const char* first = "first_k_dense_replace";
+      variant.takes(first) && keys.has(first))
+    c.first_k_dense_replace = keys.size(first, 0);
   if (!variant.takes("sliding_window"))
     keys.ignore({"sliding_window", "max_window_layers"});  // use_sliding_window is false
 }
 
 void write_experts(const LlamaVariant& variant, const ModelConfig& c,
                    nlohmann::ordered_json& json) {
-  json.erase(variant.expert_count->other);
-  json[variant.expert_count->name] = c.num_experts;
+  const auto& names = *variant.expert_count;
+  json.erase(names.other);
+  json[names.name] = c.num_experts;
+  if (names.shared != nullptr)
+    json[names.shared] = c.shared_expert_intermediate_size / c.expert_size();
+  else if (variant.takes("shared_expert_intermediate_size"))
+    json["shared_expert_intermediate_size"] = c.shared_expert_intermediate_size;
+  if (variant.takes("first_k_dense_replace"))
+    json["first_k_dense_replace"] = c.first_k_dense_replace;
   if (variant.takes("moe_intermediate_size")) json["moe_intermediate_size"] = c.expert_size();
 }
 
-void check_experts(const ModelConfig& c) {
+void check_experts(const LlamaVariant& variant, const ModelConfig& c) {
   validate(c.num_experts > 0 && c.num_experts_per_tok > 0,
            "model.num_experts is {} and num_experts_per_tok {}; the family {} needs both",
            c.num_experts, c.num_experts_per_tok, c.family);
+  const auto shared = c.shared_expert_intermediate_size;
+  const bool counted = variant.expert_count->shared != nullptr;
+  validate(counted || shared > 0 || !variant.takes("shared_expert_intermediate_size"),
+           "model.shared_expert_intermediate_size is 0; the family {} has a shared expert",
+           c.family);
+  validate(!counted || shared % c.expert_size() == 0,
+           "model.shared_expert_intermediate_size is {}, which is no multiple of "
+           "moe_intermediate_size {}; the family {} has whole shared experts",
+           shared, c.expert_size(), c.family);
+  validate(
+      c.num_experts % c.n_group == 0 && c.topk_group <= c.n_group,
+      "model.n_group is {} and topk_group {}, but num_experts is {}; the groups must be equal, "
+      "and no more can be taken than there are",
+      c.n_group, c.topk_group, c.num_experts);
+  validate(c.num_experts_per_tok <= c.num_experts / c.n_group * c.topk_group,
+           "model.num_experts_per_tok is {}, but {} of {} groups have {} experts",
+           c.num_experts_per_tok, c.topk_group, c.n_group,
+           c.num_experts / c.n_group * c.topk_group);
   std::int64_t sparse = 0;
   for (std::size_t i = 0; std::cmp_less(i, c.num_hidden_layers); ++i) sparse += c.has_experts(i);
   validate(sparse > 0,
-           "by model.decoder_sparse_step {} and mlp_only_layers none of the {} layers has experts; "
-           "use a dense family",
-           c.decoder_sparse_step, c.num_hidden_layers);
+           "by model.decoder_sparse_step {}, mlp_only_layers and first_k_dense_replace {} none of "
+           "the {} layers has experts; use a dense family",
+           c.decoder_sparse_step, c.first_k_dense_replace, c.num_hidden_layers);
 }
 
 }  // namespace
@@ -194,10 +235,11 @@ void write_llama_config(const LlamaVariant& variant, const ModelConfig& c,
 
 void check_llama_config(const LlamaVariant& variant, const ModelConfig& c) {
   check_rope(variant, c);
-  validate(variant.bias_name == nullptr || c.attention_bias == c.mlp_bias,
-           "model.attention_bias is {} and mlp_bias {}; the family {} has both or none",
-           c.attention_bias, c.mlp_bias, c.family);
-  if (variant.expert_count) check_experts(c);
+  validate(
+      variant.bias_name == nullptr || !variant.takes("mlp_bias") || c.attention_bias == c.mlp_bias,
+      "model.attention_bias is {} and mlp_bias {}; the family {} has both or none",
+      c.attention_bias, c.mlp_bias, c.family);
+  if (variant.expert_count) check_experts(variant, c);
 }
 
 }  // namespace llamesh::model

@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "model/description/config_keys.hpp"
 #include "model/description/family.hpp"
@@ -26,6 +27,9 @@ enum class WindowRope {
 struct ExpertCountNames {
   const char* name;   ///< the one that all versions of transformers read
   const char* other;  ///< in other versions
+  /// For a number of shared experts, whose sizes add up to shared_expert_intermediate_size; null:
+  /// it has its own name, if the family takes it.
+  const char* shared = nullptr;
 };
 
 /// Key and value by which config.json names the activation.
@@ -52,6 +56,7 @@ struct LlamaVariant {
   bool needs_num_key_value_heads = false;
   bool needs_head_dim = false;
   bool needs_rope_theta = false;
+  bool needs_rope_scaling = false;
   /// If a folder lacks the family's layer_types, every n-th layer has full attention; 0: none.
   std::int64_t full_attention_every = 1;
   WindowRope window_rope = WindowRope::same;
@@ -62,25 +67,31 @@ struct LlamaVariant {
   /// RoPE of type `dynamic` with an `alpha` stretches rope_theta by alpha^(E / (E - 2)).
   bool stretches_rope = false;
   bool scales_rope = true;  ///< whether the family has rope_scaling of llamesh's types
+  /// Another key for partial_rotary_factor, in dims; null: none.
+  const char* rotary_dims_name = nullptr;
   RotaryPairs rotary_pairs = RotaryPairs::halves;
   bool fuses_qkv = false;      ///< folders store q, k and v as qkv_proj
   bool fuses_gate_up = false;  ///< folders store gate and up as gate_up_proj
   /// The keys that the family's dropout has in config.json, and their default.
   std::span<const char* const> dropout_names = {};
   double default_dropout = 0;
+  /// Keys that must be null.
+  std::span<const char* const> null_names = {};
   /// Further keys in the family's folders that transformers does not read.
   std::span<const char* const> unread_names = {};
   ops::Activation activation = ops::Activation::swiglu;
   ActivationName activation_name = {"hidden_act", "silu"};
   /// Older folders have this key for it as well, and this value for it under either.
   ActivationName old_activation_name = {};
-  /// The key for attention_bias and mlp_bias, which must then be equal; null: their own names.
+  /// The key for attention_bias, and for mlp_bias if the family takes it, which must then be equal;
+  /// null: their own names.
   const char* bias_name = nullptr;
   /// Norms of the residual stream are LayerNorms, whose epsilon has this key; null: RMSNorms.
   const char* layer_norm_eps_name = nullptr;
   float norm_offset = 0;                              ///< ModelTraits::norm_offset
   bool scales_embedding = false;                      ///< by the square root of hidden_size
   std::optional<ExpertCountNames> expert_count = {};  ///< for families with experts
+  bool has_prediction_layers = false;                 ///< Family::has_prediction_layers
   LayerNames names = {};
 
   constexpr bool takes(std::string_view key) const { return keys.contains(key); }
@@ -100,6 +111,9 @@ ModelTraits llama_traits(const LlamaVariant& variant, const ModelConfig& config)
 /// by the variant.
 StateDict llama_state_dict(const LlamaVariant& variant, const ModelConfig& config,
                            const ParameterTable& table);
+
+/// Returns xIELU's, which transformers has as buffers.
+std::vector<StoredConstant> llama_constants(const ParameterTable& table);
 
 /// Reads the RoPE parameters: rope_parameters in transformers 5, or rope_theta and rope_scaling in
 /// older versions.
@@ -126,10 +140,10 @@ constexpr Family llama_like(std::string_view name, std::string_view architecture
       .check = [](const ModelConfig& c) { check_llama_config(variant, c); },
       .make_table = [](const ModelConfig& c) { return make_llama_table(variant, c); },
       .traits = [](const ModelConfig& c) { return llama_traits(variant, c); },
-      .state_dict =
-          [](const ModelConfig& c, const ParameterTable& table) {
-            return llama_state_dict(variant, c, table);
-          }};
+      .has_prediction_layers = variant.has_prediction_layers,
+      .state_dict = [](const ModelConfig& c,
+                       const ParameterTable& table) { return llama_state_dict(variant, c, table); },
+      .constants = llama_constants};
 }
 
 }  // namespace llamesh::model

@@ -34,7 +34,9 @@ void add_attention(TableBuilder& add, ModuleId layer, const LlamaVariant& varian
   const auto q_proj = add.linear(self_attn, "q_proj", {q, c.hidden_size}, Role::column, heads);
   const auto k_proj = add.linear(self_attn, "k_proj", {kv, c.hidden_size}, Role::column, kv_heads);
   const auto v_proj = add.linear(self_attn, "v_proj", {kv, c.hidden_size}, Role::column, kv_heads);
-  if (variant.qk_norm != QkNorm::none) add_qk_norms(add, self_attn, variant, c, heads, kv_heads);
+  const bool normed = variant.qk_norm != QkNorm::none;
+  if (normed && (c.use_qk_norm || !variant.takes("use_qk_norm")))
+    add_qk_norms(add, self_attn, variant, c, heads, kv_heads);
   const auto o_proj = add.linear(self_attn, "o_proj", {c.hidden_size, q}, Role::row, heads);
   if (c.attention_bias || variant.qkv_bias)
     for (const auto& linear : {q_proj, k_proj, v_proj}) add.bias(linear);
@@ -48,27 +50,45 @@ WeightModule add_norm(TableBuilder& add, ModuleId parent, const LlamaVariant& va
                                                 : add.norm(parent, name, c.hidden_size);
 }
 
-void add_mlp(TableBuilder& add, ModuleId layer, const LlamaVariant& variant, const ModelConfig& c) {
-  const Blocks features{"intermediate_size", c.intermediate_size};
-  const Shape in{c.intermediate_size, c.hidden_size};
+/// Adds an MLP's layers, with so many features.
+void add_mlp(TableBuilder& add, ModuleId mlp, const LlamaVariant& variant, const ModelConfig& c,
+             Blocks features) {
+  const Shape in{features.count, c.hidden_size};
   const auto& names = variant.names;
-  const auto mlp = add.child(layer, names.mlp);
   std::vector<WeightModule> linears;
   if (ops::inputs_of(variant.activation) == 2)
     linears.push_back(add.linear(mlp, names.gate_proj, in, Role::column, features));
   linears.push_back(add.linear(mlp, names.up_proj, in, Role::column, features));
+  if (variant.activation == ops::Activation::xielu) {
+    const auto act_fn = add.child(mlp, names.act_fn);
+    add.parameter(act_fn, "alpha_p", {1}, Initial::xielu_p, Role::coefficient);
+    add.parameter(act_fn, "alpha_n", {1}, Initial::xielu_n, Role::coefficient);
+  }
   linears.push_back(
-      add.linear(mlp, names.down_proj, {c.hidden_size, c.intermediate_size}, Role::row, features));
+      add.linear(mlp, names.down_proj, {c.hidden_size, features.count}, Role::row, features));
   if (c.mlp_bias)
     for (const auto& linear : linears) add.bias(linear);
 }
 
-void add_experts(TableBuilder& add, ModuleId layer, const LayerNames& names, const ModelConfig& c) {
+void add_experts(TableBuilder& add, ModuleId mlp, const LlamaVariant& variant,
+                 const ModelConfig& c) {
   const auto N = c.num_experts, k = c.num_experts_per_tok, D = c.hidden_size, F = c.expert_size();
-  const auto mlp = add.child(layer, names.mlp);
+  const auto& names = variant.names;
+  if (const auto shared = c.shared_expert_intermediate_size; shared > 0) {
+    add_mlp(add, add.child(mlp, names.shared_expert), variant, c,
+            {"shared_expert_intermediate_size", shared});
+    if (!names.shared_expert_gate.empty())
+      add.linear(mlp, names.shared_expert_gate, {1, D}, Role::gate, {});
+  }
   const Blocks features{c.moe_intermediate_size > 0 ? "moe_intermediate_size" : "intermediate_size",
                         F};
-  add.linear(mlp, names.router, {N, D}, Role::router, {});
+  const auto router = add.linear(mlp, names.router, {N, D}, Role::router, {});
+  if (const auto bias = names.selection_bias; !bias.empty()) {
+    const auto dot = bias.find('.');
+    const bool in_router = dot != std::string_view::npos;
+    add.parameter(in_router ? router.module : mlp, in_router ? bias.substr(dot + 1) : bias, {N},
+                  Initial::zeros, Role::selection_bias);
+  }
   const auto experts = add.child(mlp, names.experts);
   add.experts(experts, names.gate_proj, {N, F, D}, k, Role::expert_column, features);
   add.experts(experts, names.up_proj, {N, F, D}, k, Role::expert_column, features);
@@ -79,10 +99,11 @@ void add_llama_layer(TableBuilder& add, ModuleId layer, const LlamaVariant& vari
                      const ModelConfig& c, std::size_t index) {
   add_attention(add, layer, variant, c);
   const auto& names = variant.names;
+  const auto mlp = add.child(layer, names.mlp);
   if (c.has_experts(index))
-    add_experts(add, layer, names, c);
+    add_experts(add, mlp, variant, c);
   else
-    add_mlp(add, layer, variant, c);
+    add_mlp(add, mlp, variant, c, {"intermediate_size", c.intermediate_size});
   for (const auto name : {names.norm_before_attention, names.norm_after_attention,
                           names.norm_before_mlp, names.norm_after_mlp})
     if (!name.empty()) add_norm(add, layer, variant, name, c);
@@ -194,6 +215,17 @@ StateDict llama_state_dict(const LlamaVariant& variant, const ModelConfig& c,
       dict.plain(id);
   }
   return dict.take();
+}
+
+std::vector<StoredConstant> llama_constants(const ParameterTable& table) {
+  std::vector<StoredConstant> constants;
+  for (const auto& module : table.modules) {
+    const auto& ids = module.parameters;
+    if (ids.empty() || table[ids.front()].role != Role::coefficient) continue;
+    constants.push_back({module.name + ".beta", 0.5F});
+    constants.push_back({module.name + ".eps", -1e-6F});
+  }
+  return constants;
 }
 
 }  // namespace llamesh::model

@@ -76,6 +76,9 @@ void refuse_ambiguous_blocks(const ConfigKeys& keys, const ConfigKeys& rope) {
 }
 
 void read_rotary_factor(const LlamaVariant& variant, const ConfigKeys& at, ModelConfig& c) {
+  const auto* dims = variant.rotary_dims_name;
+  if (dims != nullptr && at.has(dims))
+    c.partial_rotary_factor = static_cast<double>(at.size(dims)) / static_cast<double>(c.head_dim);
   c.partial_rotary_factor = at.number("partial_rotary_factor", c.partial_rotary_factor);
   validate(
       c.partial_rotary_factor == 1 || variant.takes("partial_rotary_factor"),
@@ -167,6 +170,9 @@ void read_rope(const LlamaVariant& variant, const ConfigKeys& keys, ModelConfig&
   validate(
       !variant.needs_rope_theta || keys.has("rope_theta") || has_block(keys, "rope_parameters"),
       "{}: rope_theta is missing", keys.name());
+  validate(!variant.needs_rope_scaling || has_block(keys, "rope_scaling") ||
+               has_block(keys, "rope_parameters"),
+           "{}: rope_scaling and rope_parameters are missing", keys.name());
   c.rope_theta = keys.number("rope_theta", c.rope_theta);
   const bool unscaled = variant.window_rope == WindowRope::unscaled;
   double window_theta = unscaled ? olmo3_window_theta : c.rope_local_base_freq;
@@ -188,7 +194,7 @@ void write_rope(const LlamaVariant& variant, const ModelConfig& c, nlohmann::ord
   const auto full = c.rope_scaling ? scaling_block(*c.rope_scaling)
                                    : nlohmann::ordered_json{{"rope_type", "default"}};
   if (variant.window_rope != WindowRope::unscaled || c.rope_theta == olmo3_window_theta) {
-    if (c.rope_scaling) json["rope_scaling"] = full;
+    if (c.rope_scaling || variant.needs_rope_scaling) json["rope_scaling"] = full;
     return;
   }
   auto& types = json["rope_parameters"];

@@ -19,7 +19,7 @@ std::unique_ptr<FeedForward> make_feed_forward(const ModelConfig& config,
   const auto& names = traits.names;
   const auto mlp = table.child(layer, names.mlp);
   if (names.router.empty() || !table.find_child(mlp, names.router))
-    return std::make_unique<Mlp>(table, layer, traits);
+    return std::make_unique<Mlp>(table, mlp, traits);
   return std::make_unique<Experts>(config, table, layer, traits);
 }
 
@@ -27,16 +27,20 @@ Experts::Experts(const ModelConfig& config, const ParameterTable& table, ModuleI
                  const LayerTraits& traits)
     : moe_(table.child(layer, traits.names.mlp)),
       experts_(table.child(moe_, traits.names.experts)),
-      router_(config, table, moe_, traits.names.router),
+      router_(config, table, moe_, traits.names),
       gate_proj_(table[experts_].parameters[0]),
       up_proj_(table[experts_].parameters[1]),
       down_proj_(table[experts_].parameters[2]),
       activation_(traits.activation),
       intermediate_(table[gate_proj_].shape[1]),
-      hidden_(config.hidden_size) {}
+      hidden_(config.hidden_size) {
+  if (const auto name = traits.names.shared_expert; !name.empty() && table.find_child(moe_, name))
+    shared_.emplace(table, moe_, traits);
+}
 
 void Experts::share(const FeedForward& layer) {
   const auto& other = dynamic_cast<const Experts&>(layer);
+  if (shared_) shared_->share(*other.shared_);
   router_.share(other.router_);
   tensors_ = other.tensors_;
   rows_ = other.rows_;
@@ -51,6 +55,7 @@ void Experts::plan_kept(ArenaAllocator& plan, const PassShape& pass,
   keeps_activated_ = checkpointing == ActivationCheckpointing::none;
   exchanges_ = pass.expert_ranks > 1;
   dtype_ = pass.dtype;
+  if (shared_) shared_->plan_kept(plan, pass, checkpointing);
   if (checkpointing == ActivationCheckpointing::full) return;
   const auto rows = pass.tokens() * router_.experts_per_token();
   router_.plan_kept(plan, pass.tokens());
@@ -69,6 +74,7 @@ void Experts::plan_kept(ArenaAllocator& plan, const PassShape& pass,
 
 void Experts::plan_shared(ArenaAllocator& plan, const PassShape& pass) {
   has_backward_ = pass.has_backward();
+  if (shared_) shared_->plan_shared(plan, pass);
   router_.plan_shared(plan, pass);
   if (exchanges_)
     memory_.shared = new_memory();
@@ -133,21 +139,23 @@ void Experts::gate_and_up(const BlockContext& ctx, Tensor x) {
 void Experts::forward(const BlockContext& ctx, Tensor x, Tensor y) {
   const Tensors& t = tensors_;
   const UnshardGuard guard(ctx.weights, moe_, ctx.pass);
-  const Tensor tokens = gathered(ctx.stream, ctx.tensor, x);
+  const Tensor tokens = gathered(ctx.stream, ctx.tensor, x), outputs = ctx.tensor.partial(y);
+  if (shared_) shared_->forward(ctx, tokens, outputs);
   route(ctx, tokens);
   const UnshardGuard experts(ctx.weights, experts_, ctx.pass);
   gate_and_up(ctx, tokens);
   ops::activate(ctx.stream, t.activated, t.up, activation_);
   ops::grouped_linear(ctx.stream, t.rows, t.activated, ctx.weights.parameter(down_proj_),
                       rows_->starts, Accumulate::no);
-  ops::combine_tokens(ctx.stream, ctx.tensor.partial(y), ctx.experts.collect(*rows_, t.rows),
-                      router_.tensors().routing.weights, rows_->order.places, Accumulate::no);
+  ops::combine_tokens(ctx.stream, outputs, ctx.experts.collect(*rows_, t.rows),
+                      router_.tensors().routing.weights, rows_->order.places, to_shared());
   ctx.stream.wait(ctx.tensor.reduce(y));
 }
 
 void Experts::recompute(const BlockContext& ctx, Tensor x) {
   const UnshardGuard guard(ctx.weights, moe_, ctx.pass);
   const Tensor tokens = gathered(ctx.stream, ctx.tensor, x);
+  if (shared_) shared_->recompute(ctx, tokens);
   route(ctx, tokens);
   const UnshardGuard experts(ctx.weights, experts_, ctx.pass);
   gate_and_up(ctx, tokens);
@@ -178,7 +186,7 @@ void Experts::down_backward(const BlockContext& ctx, Tensor dy) {
                       Accumulate::no);
 }
 
-/// dx (M, D) = x's gradient by way of the experts.
+/// dx (M, D) = or += x's gradient through the experts.
 void Experts::gate_and_up_backward(const BlockContext& ctx, Tensor x, Tensor dx) {
   const Tensors& t = tensors_;
   const Tensor d_gate = t.up.slice_cols(0, intermediate_);
@@ -197,7 +205,7 @@ void Experts::gate_and_up_backward(const BlockContext& ctx, Tensor x, Tensor dx)
   ops::grouped_linear_backward_input(ctx.stream, t.rows, d_up, ctx.weights.parameter(up_proj_),
                                      rows_->starts, Accumulate::yes);
   ops::combine_tokens(ctx.stream, dx, ctx.experts.collect(*rows_, t.rows), {}, rows_->order.places,
-                      Accumulate::no);
+                      to_shared());
 }
 
 void Experts::backward(const BlockContext& ctx, Tensor x, Tensor dy) {
@@ -210,6 +218,8 @@ void Experts::backward(const BlockContext& ctx, Tensor x, Tensor dy) {
     const UnshardGuard experts(ctx.weights, experts_, Pass::backward);
     down_backward(ctx, d_outputs);
     d_tokens = ctx.tensor.partial(ctx.delta);
+    // d_tokens may alias d_outputs, which only the shared expert still reads.
+    if (shared_) shared_->backward(ctx, tokens, d_outputs, d_tokens);
     gate_and_up_backward(ctx, tokens, d_tokens);
   }
   router_.backward(ctx, tokens, d_tokens);

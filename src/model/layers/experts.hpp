@@ -1,17 +1,20 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "model/layers/expert_parallel.hpp"
 #include "model/layers/feed_forward.hpp"
 #include "model/layers/router.hpp"
+#include "model/layers/shared_expert.hpp"
 
 /// M tokens, N experts of which a token takes k, R rows that this rank's experts take (M k, unless
 /// ranks exchange them), F intermediate of an expert on this rank.
 namespace llamesh::model {
 
 /// A layer's mixture of experts (Shazeer et al. 2017): y = the sum over the experts e that the
-/// router chooses for x of weight_e down_e(f(gate_e(x)) * up_e(x)). No token is dropped.
+/// router chooses for x of weight_e down_e(f(gate_e(x)) * up_e(x)), plus a shared expert's output
+/// if the layer has one. No token is dropped.
 class Experts final : public FeedForward {
  public:
   /// `table` has the shapes that this rank holds.
@@ -51,8 +54,11 @@ class Experts final : public FeedForward {
   void gate_and_up(const BlockContext& ctx, Tensor x);
   void down_backward(const BlockContext& ctx, Tensor dy);
   void gate_and_up_backward(const BlockContext& ctx, Tensor x, Tensor dx);
+  /// How the experts write what a shared expert writes first.
+  Accumulate to_shared() const { return shared_ ? Accumulate::yes : Accumulate::no; }
 
   ModuleId moe_, experts_;
+  std::optional<SharedExpert> shared_;
   Router router_;
   ParameterId gate_proj_, up_proj_, down_proj_;  ///< (N', F, D), (N', F, D), (N', D, F)
   ops::Activation activation_;

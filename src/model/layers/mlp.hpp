@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "model/layers/feed_forward.hpp"
+#include "model/layers/linear.hpp"
 
 /// M tokens, (M', D') this rank's part of the residual stream, F intermediate per rank.
 namespace llamesh::model {
@@ -12,7 +13,7 @@ namespace llamesh::model {
 class Mlp final : public FeedForward {
  public:
   /// `table` has the shapes that this rank holds.
-  Mlp(const ParameterTable& table, ModuleId layer, const LayerTraits& traits);
+  Mlp(const ParameterTable& table, ModuleId mlp, const LayerTraits& traits);
 
   struct Tensors {
     // Kept from the forward to the backward pass.
@@ -34,13 +35,41 @@ class Mlp final : public FeedForward {
   void recompute(const BlockContext& ctx, Tensor x) override;
   void backward(const BlockContext& ctx, Tensor x, Tensor dy) override;
 
+  // For an MLP beside experts, which gather its tokens x (M, D) and reduce its outputs. It has no
+  // biases there.
+
+  /// y (M, D) = this rank's part of the output.
+  void forward_part(const BlockContext& ctx, Tensor x, Tensor y);
+  void recompute_part(const BlockContext& ctx, Tensor x);
+  /// dx (M, D) = this rank's part of x's gradient from dy (M, D), which dx may alias. Calls
+  /// between() once `up` and d_activated have their gradients.
+  template <class Between>
+  void backward_part(const BlockContext& ctx, Tensor x, Tensor dy, Tensor dx, Between between) {
+    const UnshardGuard guard(ctx.weights, ids_.mlp, Pass::backward);
+    {
+      LinearBackward down(ctx, {ids_.down_proj});
+      down.input(tensors_.d_activated, dy);
+      activate_backward(ctx);
+      between();
+      down.weights(dy, tensors_.activated);
+    }
+    LinearBackward up(ctx, inputs());
+    up.input(dx, tensors_.up);
+    up.weights(tensors_.up, x);
+  }
+
  private:
   struct Modules {
     ModuleId mlp;
     std::optional<WeightModule> gate_proj;
     WeightModule up_proj, down_proj;
+    std::optional<ModuleId> act_fn;          ///< an activation with coefficients,
+    ParameterId alpha_p = {}, alpha_n = {};  ///< these
   };
   std::vector<WeightModule> inputs() const;
+  ops::XieluCall xielu_call(const BlockContext& ctx) const;
+  void activate(const BlockContext& ctx);
+  void activate_backward(const BlockContext& ctx);
 
   Modules ids_;
   ops::Activation activation_;

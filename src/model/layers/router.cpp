@@ -9,14 +9,22 @@
 namespace llamesh::model {
 
 Router::Router(const ModelConfig& config, const ParameterTable& table, ModuleId moe,
-               std::string_view name)
-    : router_(table.weight_module(moe, name)),
+               const LayerNames& names)
+    : router_(table.weight_module(moe, names.router)),
       count_(config.num_experts),
       per_token_(config.num_experts_per_tok),
       index_(std::ranges::count(std::span(table.parameters).first(index(router_.weight)),
                                 Role::router, &Parameter::role)),
       has_z_loss_(config.router_z_loss_coef > 0) {
-  tensors_.routing.normalize = config.norm_topk_prob;
+  auto& routing = tensors_.routing;
+  routing.normalize = config.norm_topk_prob;
+  routing.groups = config.n_group;
+  routing.groups_taken = config.topk_group;
+  routing.scale = static_cast<float>(config.routed_scaling_factor);
+  for (const auto module : {moe, router_.module})
+    for (const auto id : table[module].parameters)
+      if (table[id].role == Role::selection_bias) selection_bias_ = id;
+  if (selection_bias_) routing.score = ops::RouterScore::sigmoid;
 }
 
 void Router::plan_kept(ArenaAllocator& plan, std::int64_t tokens) {
@@ -42,6 +50,7 @@ void Router::route(const BlockContext& ctx, Tensor x) {
               Accumulate::no);
   ops::RouteCall call = tensors_.routing;
   call.logits = tensors_.logits;
+  if (selection_bias_) call.bias = ctx.weights.parameter(*selection_bias_);
   ops::route(ctx.stream, call);
   if (ctx.balance && ctx.pass != Pass::recompute) ctx.balance->add(ctx.stream, index_, call);
 }
@@ -59,6 +68,7 @@ void Router::backward(const BlockContext& ctx, Tensor x, Tensor dx) {
   ops::route_backward(ctx.stream, call, gradients);
   ops::linear_backward_input(ctx.stream, dx, t.dlogits, ctx.weights.parameter(router_.weight),
                              Accumulate::yes);
+  if (selection_bias_) ctx.weights.no_gradient(*selection_bias_);
   const auto [dw, accumulate] = ctx.weights.gradient(router_.weight);
   if (dw) ops::linear_backward_weight(ctx.stream, dw, t.dlogits, x, accumulate);
 }

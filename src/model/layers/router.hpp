@@ -1,5 +1,7 @@
 #pragma once
 
+#include <optional>
+
 #include "model/layers/block.hpp"
 #include "ops/calls.hpp"
 
@@ -12,7 +14,7 @@ class Router {
  public:
   /// `moe` is the module that the router and the experts belong to.
   Router(const ModelConfig& config, const ParameterTable& table, ModuleId moe,
-         std::string_view name);
+         const LayerNames& names);
 
   struct Tensors {
     // Kept from the forward to the backward pass.
@@ -37,6 +39,7 @@ class Router {
 
  private:
   WeightModule router_;
+  std::optional<ParameterId> selection_bias_;
   std::int64_t count_, per_token_;  ///< N, k
   std::int64_t index_;              ///< among the model's routers
   bool has_z_loss_;

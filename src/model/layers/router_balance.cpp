@@ -48,7 +48,9 @@ double load_balancing_loss(const RouterSums& sums) {
     probabilities[i % experts] += sums.probabilities[i];
   }
   const double tokens = static_cast<double>(sums.tokens) * static_cast<double>(sums.layers.size());
-  return static_cast<double>(experts) / tokens / tokens *
+  const double scores = std::accumulate(probabilities.begin(), probabilities.end(), 0.0);
+  if (scores == 0) return 0;
+  return static_cast<double>(experts) / tokens / scores *
          std::inner_product(counts.begin(), counts.end(), probabilities.begin(), 0.0);
 }
 

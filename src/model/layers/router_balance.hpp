@@ -42,7 +42,8 @@ struct RouterSums {
 };
 
 /// Returns N * sum_e f_e P_e (RouterBalance) over the layers and tokens that were summed, without
-/// its coefficient. k if all experts are equally probable and get as many tokens.
+/// its coefficient. k if all experts are equally probable and get as many tokens. With sigmoid
+/// routers, P_e is an expert's share of all scores.
 double load_balancing_loss(const RouterSums& sums);
 /// Returns the mean of log_sum_exp(logits)^2, without its coefficient.
 double z_loss(const RouterSums& sums);

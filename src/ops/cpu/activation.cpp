@@ -109,6 +109,8 @@ void with_activation(Activation activation, DType dtype, const Body& body) {
         return body.template operator()<GeluTanh, false, T>();
       case Activation::squared_relu:
         return body.template operator()<SquaredRelu, false, T>();
+      case Activation::xielu:
+        expects(false, "xIELU has coefficients; call xielu()");
     }
   });
 }

@@ -1,6 +1,9 @@
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <limits>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "ops/cpu/kernels.hpp"
@@ -27,6 +30,13 @@ float softmax(const T* logits, float* probabilities, std::int64_t count) {
   return most + std::log(total);
 }
 
+template <class T>
+void sigmoids(const T* logits, float* scores, std::int64_t count) {
+  for_each_vec(count, [&](std::int64_t e, auto lanes) {
+    store(scores + e, sigmoid(load(logits + e, lanes)), lanes);
+  });
+}
+
 /// One token's part of a RouteCall: N probabilities, k experts and weights.
 struct Token {
   const float* probabilities;
@@ -41,17 +51,53 @@ struct Token {
   }
 };
 
-/// Writes the most probable experts, the most probable first. They are distinct even with NaN.
-void choose(const Token& token) {
+/// Writes the experts with the highest keys, the highest first. They are distinct even with NaN.
+void choose(const Token& token, const float* keys) {
   for (std::size_t j = 0; j < token.experts.size(); ++j) {
     const auto taken = token.experts.first(j);
     std::int32_t best = -1;
     for (std::int32_t e = 0; e < token.count; ++e) {
       if (std::ranges::find(taken, e) != taken.end()) continue;
-      if (best < 0 || token.probabilities[e] > token.probabilities[best]) best = e;
+      if (best < 0 || keys[e] > keys[best]) best = e;
     }
     token.experts[j] = best;
   }
+}
+
+constexpr float lowest = -std::numeric_limits<float>::infinity();
+
+/// Adds up the two highest.
+float sum_of_two(std::span<const float> keys) {
+  float first = lowest, second = lowest;
+  for (const float key : keys) {
+    second = std::max(second, std::min(first, key));
+    first = std::max(first, key);
+  }
+  return keys.size() > 1 ? first + second : first;
+}
+
+/// Lowers all keys outside the best groups. Equal groups count by their number.
+void keep_best_groups(std::span<float> keys, std::int64_t groups, std::int64_t taken) {
+  const auto size = keys.size() / static_cast<std::size_t>(groups);
+  std::vector<std::pair<float, std::span<float>>> by_group;
+  for (std::size_t first = 0; first < keys.size(); first += size) {
+    const auto group = keys.subspan(first, size);
+    by_group.emplace_back(sum_of_two(group), group);
+  }
+  std::ranges::stable_sort(by_group, std::greater(), [](const auto& group) { return group.first; });
+  for (const auto& [sum, group] : std::span(by_group).subspan(static_cast<std::size_t>(taken)))
+    std::ranges::fill(group, lowest);
+}
+
+/// Returns what a token's experts are chosen by. Valid until the thread's next call.
+const float* keys_of(const RouteCall& c, const Token& token) {
+  if (!c.bias && c.groups == c.groups_taken) return token.probabilities;
+  thread_local std::vector<float> keys;
+  keys.assign(token.probabilities, token.probabilities + token.count);
+  const auto* bias = c.bias ? c.bias.as<float>() : nullptr;
+  for (std::size_t e = 0; bias != nullptr && e < keys.size(); ++e) keys[e] += bias[e];
+  if (c.groups > c.groups_taken) keep_best_groups(keys, c.groups, c.groups_taken);
+  return keys.data();
 }
 
 /// Calls body(m, token) for all tokens.
@@ -67,6 +113,21 @@ void for_each_token(const RouteCall& c, const Body& body) {
   });
 }
 
+void check_groups(const RouteCall& c) {
+  expects(1 <= c.groups_taken && c.groups_taken <= c.groups && c.groups <= 32 &&
+              c.logits.cols() % c.groups == 0 &&
+              c.experts.cols() <= c.logits.cols() / c.groups * c.groups_taken,
+          "{} experts in {} of {} groups", c.logits.cols(), c.groups_taken, c.groups);
+  expects(!c.bias || c.bias.numel() == c.logits.cols(), "route shapes");
+  expects(c.score == RouterScore::softmax || !c.log_sum_exp, "a sigmoid has no log_sum_exp");
+}
+
+/// What a token's weights are divided by. transformers adds 1e-20 to a sum of sigmoids.
+float total_of(const RouteCall& c, const Token& token) {
+  if (!c.normalize) return 1;
+  return token.sum_chosen() + (c.score == RouterScore::sigmoid ? 1e-20F : 0.0F);
+}
+
 void check(const RouteCall& c) {
   expects(same_matrix_shape(c.logits, c.probabilities) && same_matrix_shape(c.experts, c.weights) &&
               c.experts.rows() == c.logits.rows() && c.probabilities.dense() && c.experts.dense() &&
@@ -75,6 +136,7 @@ void check(const RouteCall& c) {
   expects(!c.log_sum_exp || c.log_sum_exp.numel() == c.logits.rows(), "route shapes");
   expects(1 <= c.experts.cols() && c.experts.cols() <= c.logits.cols(), "{} of {} experts",
           c.experts.cols(), c.logits.cols());
+  check_groups(c);
 }
 
 /// Gradients that auxiliary losses add: of a token's probabilities, (N) or null, and of the log of
@@ -84,18 +146,29 @@ struct AddedGradients {
   float d_log_sum_exp;
 };
 
-/// Writes the gradient of a token's logits: p_e (dp_e - sum_f p_f dp_f + d_log_sum_exp). dp is the
-/// gradient of its experts' weights plus the added gradients.
-template <class T>
-void backward(const Token& token, const float* dweights, const AddedGradients& more, bool normalize,
-              T* dlogits) {
-  const auto* added = more.dprobabilities;
-  const float total = normalize ? token.sum_chosen() : 1.0F;
-  float mean = 0;  // of dweights, where the weights are normalized
-  if (normalize)
+/// Gradients for the scores that a token's experts have, from its weights' gradients.
+class ChosenGradients {
+ public:
+  ChosenGradients(const RouteCall& c, const Token& token, const float* dweights)
+      : dweights_(dweights), scale_(c.scale), total_(total_of(c, token)) {
+    if (!c.normalize) return;
     for (std::size_t j = 0; j < token.experts.size(); ++j)
-      mean += dweights[j] * token.chosen(j) / total;
-  const auto of_chosen = [&](std::size_t j) { return (dweights[j] - mean) / total; };
+      mean_ += dweights[j] * token.chosen(j) / total_;
+  }
+  float operator()(std::size_t j) const { return scale_ * ((dweights_[j] - mean_) / total_); }
+
+ private:
+  const float* dweights_;
+  float scale_, total_;
+  float mean_ = 0;  ///< of dweights, where the weights are normalized
+};
+
+/// Writes the gradient of a token's logits with softmax: p_e (dp_e - sum_f p_f dp_f +
+/// d_log_sum_exp). dp is the gradient of its experts' weights plus the added gradients.
+template <class T>
+void softmax_backward(const Token& token, const ChosenGradients& of_chosen,
+                      const AddedGradients& more, T* dlogits) {
+  const auto* added = more.dprobabilities;
   float dot = 0;
   for (std::size_t j = 0; j < token.experts.size(); ++j) dot += token.chosen(j) * of_chosen(j);
   if (added)
@@ -109,6 +182,16 @@ void backward(const Token& token, const float* dweights, const AddedGradients& m
   }
 }
 
+/// Likewise with sigmoid: p_e (1 - p_e) dp_e, which is 0 for experts that are not chosen.
+template <class T>
+void sigmoid_backward(const Token& token, const ChosenGradients& of_chosen, T* dlogits) {
+  std::fill_n(dlogits, token.count, T(0.0F));
+  for (std::size_t j = 0; j < token.experts.size(); ++j) {
+    const float p = token.chosen(j);
+    dlogits[token.experts[j]] = T(of_chosen(j) * p * (1 - p));
+  }
+}
+
 }  // namespace
 
 void route(Stream& stream, const RouteCall& c) {
@@ -118,13 +201,18 @@ void route(Stream& stream, const RouteCall& c) {
       const Rows<const T> logits(c.logits);
       auto* weights = c.weights.as<float>();
       for_each_token(c, [&](std::int64_t m, const Token& token) {
-        const float log_sum_exp =
-            softmax(logits[m], c.probabilities.as<float>() + m * token.count, token.count);
-        if (c.log_sum_exp) c.log_sum_exp.as<float>()[m] = log_sum_exp;
-        choose(token);
-        const float total = c.normalize ? token.sum_chosen() : 1.0F;
+        auto* scores = c.probabilities.as<float>() + m * token.count;
+        if (c.score == RouterScore::sigmoid) {
+          sigmoids(logits[m], scores, token.count);
+        } else {
+          const float log_sum_exp = softmax(logits[m], scores, token.count);
+          if (c.log_sum_exp) c.log_sum_exp.as<float>()[m] = log_sum_exp;
+        }
+        choose(token, keys_of(c, token));
+        const float total = total_of(c, token);
         auto* weight = weights + m * std::ssize(token.experts);
-        for (std::size_t j = 0; j < token.experts.size(); ++j) weight[j] = token.chosen(j) / total;
+        for (std::size_t j = 0; j < token.experts.size(); ++j)
+          weight[j] = c.scale * (token.chosen(j) / total);
       });
     });
   });
@@ -135,7 +223,8 @@ void route_backward(Stream& stream, const RouteCall& c, const RouteGradients& g)
   expects(same_matrix_shape(g.dweights, c.weights) && g.dweights.dense() &&
               same_matrix_shape(g.dlogits, c.logits) &&
               (!g.dprobabilities || g.dprobabilities.numel() == c.logits.cols()) &&
-              (g.z_factor == 0 || c.log_sum_exp),
+              (g.z_factor == 0 || c.log_sum_exp) &&
+              (c.score == RouterScore::softmax || !g.dprobabilities),
           "route_backward shapes");
   stream.run([=] {
     with_type(g.dlogits.dtype(), [&]<class T>(std::type_identity<T>) {
@@ -144,8 +233,11 @@ void route_backward(Stream& stream, const RouteCall& c, const RouteGradients& g)
       const auto* added = g.dprobabilities ? g.dprobabilities.as<float>() : nullptr;
       for_each_token(c, [&](std::int64_t m, const Token& token) {
         const float dz = g.z_factor == 0 ? 0 : g.z_factor * c.log_sum_exp.as<float>()[m];
-        backward(token, dweights + m * std::ssize(token.experts), {added, dz}, c.normalize,
-                 dlogits[m]);
+        const ChosenGradients of_chosen(c, token, dweights + m * std::ssize(token.experts));
+        if (c.score == RouterScore::sigmoid)
+          sigmoid_backward(token, of_chosen, dlogits[m]);
+        else
+          softmax_backward(token, of_chosen, {added, dz}, dlogits[m]);
       });
     });
   });
@@ -266,6 +358,36 @@ void weigh_rows_backward(Stream& stream, const WeighRowsBackwardCall& c) {
           });
         }
       });
+    });
+  });
+}
+
+void gate_rows(Stream& stream, Tensor y, Tensor gates) {
+  expects(gates.dense() && (!y || y.rows() == gates.numel()), "gate_rows shapes");
+  stream.run([=] {
+    for (auto& gate : gates.span<float>()) gate = 1 / (1 + std::exp(-gate));
+    if (!y) return;
+    with_type(y.dtype(), [&]<class T>(std::type_identity<T>) {
+      const Rows<T> rows(y);
+      for_each_block(y.rows(), rows_per_block(y.cols()), [&](auto first, auto last) {
+        for (auto row = first; row < last; ++row)
+          for_each_vec(y.cols(), [&](std::int64_t i, auto lanes) {
+            store(rows[row] + i, gates.as<float>()[row] * load(rows[row] + i, lanes), lanes);
+          });
+      });
+    });
+  });
+}
+
+void gate_rows_backward(Stream& stream, Tensor dlogits, Tensor dgates, Tensor gates) {
+  expects(dlogits.dense() && dlogits.numel() == gates.numel() && dgates.numel() == gates.numel(),
+          "gate_rows_backward shapes");
+  stream.run([=] {
+    with_type(dlogits.dtype(), [&]<class T>(std::type_identity<T>) {
+      for (std::int64_t m = 0; m < gates.numel(); ++m) {
+        const float gate = gates.as<float>()[m];
+        dlogits.as<T>()[m] = T(dgates.as<float>()[m] * gate * (1 - gate));
+      }
     });
   });
 }

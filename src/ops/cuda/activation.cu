@@ -121,6 +121,8 @@ void with_activation(Activation activation, DType dtype, std::int64_t cols, bool
           return body.template operator()<GeluTanh, false, width, T>();
         case Activation::squared_relu:
           return body.template operator()<SquaredRelu, false, width, T>();
+        case Activation::xielu:
+          expects(false, "xIELU has coefficients; call xielu()");
       }
     });
   });

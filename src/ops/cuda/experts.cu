@@ -22,19 +22,31 @@ struct Routing {
   std::int32_t* experts;
   float* weights;
   float* log_sum_exp;  ///< or null
+  const float* bias;   ///< or null
   std::int64_t tokens;
-  int count, k;
-  bool normalize;
+  int count, k, groups, groups_taken;
+  float scale;
+  bool normalize, is_sigmoid;
 
   explicit Routing(const RouteCall& c)
       : probabilities(c.probabilities.as<float>()),
         experts(c.experts.as<std::int32_t>()),
         weights(c.weights.as<float>()),
         log_sum_exp(c.log_sum_exp ? c.log_sum_exp.as<float>() : nullptr),
+        bias(c.bias ? c.bias.as<float>() : nullptr),
         tokens(c.logits.rows()),
         count(static_cast<int>(c.logits.cols())),
         k(static_cast<int>(c.experts.cols())),
-        normalize(c.normalize) {}
+        groups(static_cast<int>(c.groups)),
+        groups_taken(static_cast<int>(c.groups_taken)),
+        scale(c.scale),
+        normalize(c.normalize),
+        is_sigmoid(c.score == RouterScore::sigmoid) {}
+
+  /// Returns what a token's experts are chosen by.
+  __device__ __forceinline__ float key(const float* scores, int expert) const {
+    return scores[expert] + (bias != nullptr ? bias[expert] : 0.0F);
+  }
 };
 
 __device__ __forceinline__ std::int64_t my_token() {
@@ -61,33 +73,74 @@ __device__ __forceinline__ float softmax(float* probabilities, const T* logits, 
   return most + logf(total);
 }
 
-/// An expert as a token's choice. One with NaN for its probability has -1 here, so it comes last.
+/// Likewise, the sigmoids of the logits.
+template <class T>
+__device__ __forceinline__ void sigmoids(float* scores, const T* logits, int count) {
+  for (int e = threadIdx.x % 32; e < count; e += 32)
+    scores[e] = 1.0F / (1.0F + expf(-load_one(logits + e)));
+}
+
+/// An expert, or a group, as a token's choice.
 struct Choice {
-  float probability;
-  int expert;
+  float key;
+  int number;
 
   __device__ __forceinline__ bool before(const Choice& other) const {
-    return probability > other.probability ||
-           (probability == other.probability && expert < other.expert);
+    return key > other.key || (key == other.key && number < other.number);
   }
 };
 
-/// Returns the warp's next choice after `last`, in every lane.
-__device__ __forceinline__ Choice next_choice(const Choice& last, const float* probabilities,
-                                              int count) {
-  Choice best{-2.0F, count};
-  for (int e = threadIdx.x % 32; e < count; e += 32) {
-    const float p = probabilities[e];
-    const Choice mine{p >= 0 ? p : -1.0F, e};
-    if (last.before(mine) && mine.before(best)) best = mine;
-  }
+/// Returns the warp's first choice in the order of before(), in every lane.
+__device__ __forceinline__ Choice first_of(Choice best) {
 #pragma unroll
   for (int mask = 16; mask > 0; mask /= 2) {
-    const Choice other{__shfl_xor_sync(full_warp, best.probability, mask),
-                       __shfl_xor_sync(full_warp, best.expert, mask)};
+    const Choice other{__shfl_xor_sync(full_warp, best.key, mask),
+                       __shfl_xor_sync(full_warp, best.number, mask)};
     if (other.before(best)) best = other;
   }
   return best;
+}
+
+/// Adds up the two highest keys in a group.
+__device__ __forceinline__ float group_key(const Routing& a, const float* scores, int group) {
+  const int size = a.count / a.groups;
+  float first = -INFINITY, second = -INFINITY;
+  for (int e = group * size; e < (group + 1) * size; ++e) {
+    const float key = a.key(scores, e);
+    second = fmaxf(second, fminf(first, key));
+    first = fmaxf(first, key);
+  }
+  return size > 1 ? first + second : first;
+}
+
+/// Returns the groups that the token's experts are chosen from, a bit for each, in every lane. One
+/// lane has one group.
+__device__ __forceinline__ unsigned best_groups(const Routing& a, const float* scores) {
+  if (a.groups == a.groups_taken) return ~0U;
+  const int lane = threadIdx.x % 32;
+  Choice mine{lane < a.groups ? group_key(a, scores, lane) : -INFINITY, lane};
+  unsigned taken = 0;
+  for (int i = 0; i < a.groups_taken; ++i) {
+    const auto best = first_of(mine);
+    taken |= 1U << best.number;
+    if (lane == best.number) mine = {-INFINITY, 32 + lane};
+  }
+  return taken;
+}
+
+/// Returns the warp's next choice after `last`, in every lane. Experts in other groups, and those
+/// with NaN for their score, come last.
+__device__ __forceinline__ Choice next_choice(const Routing& a, const Choice& last,
+                                              const float* scores, unsigned groups) {
+  const int size = a.count / a.groups;
+  Choice best{-INFINITY, a.count};
+  for (int e = threadIdx.x % 32; e < a.count; e += 32) {
+    const float key = a.key(scores, e);
+    const bool counts = key >= -INFINITY && (groups >> (e / size) & 1U) != 0;
+    const Choice mine{counts ? key : -INFINITY, e};
+    if (last.before(mine) && mine.before(best)) best = mine;
+  }
+  return first_of(best);
 }
 
 template <class T>
@@ -97,24 +150,31 @@ __global__ void __launch_bounds__(threads) choose_experts(Routing a, Rows<const 
   const int lane = threadIdx.x % 32;
   auto* probabilities = a.probabilities + token * a.count;
   auto* weights = a.weights + token * a.k;
-  const float log_sum_exp = softmax(probabilities, logits[token], a.count);
-  if (a.log_sum_exp && lane == 0) a.log_sum_exp[token] = log_sum_exp;
+  if (a.is_sigmoid) {
+    sigmoids(probabilities, logits[token], a.count);
+  } else {
+    const float log_sum_exp = softmax(probabilities, logits[token], a.count);
+    if (a.log_sum_exp && lane == 0) a.log_sum_exp[token] = log_sum_exp;
+  }
+  __syncwarp();  // all lanes see all scores
+  const unsigned groups = best_groups(a, probabilities);
   Choice last{INFINITY, -1};
   float total = 0;
   for (int j = 0; j < a.k; ++j) {
-    last = next_choice(last, probabilities, a.count);
-    const float p = last.probability < 0 ? NAN : last.probability;
+    last = next_choice(a, last, probabilities, groups);
+    const float p = probabilities[last.number];
     total += p;
     if (lane != j % 32) continue;
-    a.experts[token * a.k + j] = last.expert;
+    a.experts[token * a.k + j] = last.number;
     weights[j] = p;
   }
-  if (!a.normalize) return;
-  for (int j = lane; j < a.k; j += 32) weights[j] /= total;
+  const float divisor = !a.normalize ? 1.0F : a.is_sigmoid ? total + 1e-20F : total;
+  for (int j = lane; j < a.k; j += 32) weights[j] = a.scale * (weights[j] / divisor);
 }
 
 /// Every lane sums over the token's k experts, in their order. Then each computes every 32nd
-/// element of p_e (dp_e - sum_f p_f dp_f + z_factor log_sum_exp).
+/// element of p_e (dp_e - sum_f p_f dp_f + z_factor log_sum_exp), or with sigmoids of p_e (1 - p_e)
+/// dp_e.
 template <class T>
 __global__ void __launch_bounds__(threads)
     differentiate_choice(Routing a, const float* dweights, const float* added, float z_factor,
@@ -129,10 +189,11 @@ __global__ void __launch_bounds__(threads)
   if (a.normalize) {
     total = 0;
     for (int j = 0; j < a.k; ++j) total += p[experts[j]];
+    if (a.is_sigmoid) total += 1e-20F;
     for (int j = 0; j < a.k; ++j) mean += dweight[j] * p[experts[j]] / total;
   }
   float dot = 0;
-  for (int j = 0; j < a.k; ++j) dot += p[experts[j]] * ((dweight[j] - mean) / total);
+  for (int j = 0; j < a.k; ++j) dot += p[experts[j]] * (a.scale * ((dweight[j] - mean) / total));
   if (added) {
     float mine = 0;
     for (int e = lane; e < a.count; e += 32) mine += p[e] * added[e];
@@ -142,8 +203,8 @@ __global__ void __launch_bounds__(threads)
   for (int e = lane; e < a.count; e += 32) {
     float d = added ? added[e] : 0.0F;
     for (int j = 0; j < a.k; ++j)
-      if (experts[j] == e) d += (dweight[j] - mean) / total;
-    store_one(dlogits[token] + e, p[e] * (d - dot));
+      if (experts[j] == e) d += a.scale * ((dweight[j] - mean) / total);
+    store_one(dlogits[token] + e, p[e] * (a.is_sigmoid ? (1 - p[e]) * d : d - dot));
   }
 }
 
@@ -262,6 +323,33 @@ __global__ void __launch_bounds__(threads) weigh_rows(WeighedRows<T> a) {
   if (threadIdx.x == 0) a.dweights[row] = dot;
 }
 
+/// One row per block.
+template <int width, class T>
+__global__ void __launch_bounds__(threads) scale_by_gates(Rows<T> y, float* gates, int cols) {
+  const std::int64_t row = blockIdx.x;
+  const float gate = 1 / (1 + expf(-gates[row]));
+  for (int col = threadIdx.x * width; col < cols; col += threads * width) {
+    auto x = load<width>(y[row] + col);
+#pragma unroll
+    for (int i = 0; i < width; ++i) x.v[i] *= gate;
+    store<width>(y[row] + col, x);
+  }
+  __syncthreads();  // all threads have read the gate
+  if (threadIdx.x == 0) gates[row] = gate;
+}
+
+__global__ void __launch_bounds__(threads) open_gates(float* gates, int count) {
+  const int m = blockIdx.x * threads + threadIdx.x;
+  if (m < count) gates[m] = 1 / (1 + expf(-gates[m]));
+}
+
+template <class T>
+__global__ void __launch_bounds__(threads)
+    differentiate_gates(T* dlogits, const float* dgates, const float* gates, int count) {
+  const int m = blockIdx.x * threads + threadIdx.x;
+  if (m < count) store_one(dlogits + m, dgates[m] * gates[m] * (1 - gates[m]));
+}
+
 void check(const RouteCall& c) {
   expects(same_matrix_shape(c.logits, c.probabilities) && same_matrix_shape(c.experts, c.weights) &&
               c.experts.rows() == c.logits.rows() && c.probabilities.dense() && c.experts.dense() &&
@@ -270,6 +358,12 @@ void check(const RouteCall& c) {
   expects(!c.log_sum_exp || c.log_sum_exp.numel() == c.logits.rows(), "route shapes");
   expects(1 <= c.experts.cols() && c.experts.cols() <= c.logits.cols(), "{} of {} experts",
           c.experts.cols(), c.logits.cols());
+  expects(1 <= c.groups_taken && c.groups_taken <= c.groups && c.groups <= 32 &&
+              c.logits.cols() % c.groups == 0 &&
+              c.experts.cols() <= c.logits.cols() / c.groups * c.groups_taken,
+          "{} experts in {} of {} groups", c.logits.cols(), c.groups_taken, c.groups);
+  expects(!c.bias || c.bias.numel() == c.logits.cols(), "route shapes");
+  expects(c.score == RouterScore::softmax || !c.log_sum_exp, "a sigmoid has no log_sum_exp");
 }
 
 const std::int32_t* numbers_of(const Tensor& tensor) {
@@ -295,7 +389,8 @@ void route_backward(Stream& stream, const RouteCall& c, const RouteGradients& g)
   expects(same_matrix_shape(g.dweights, c.weights) && g.dweights.dense() &&
               same_matrix_shape(g.dlogits, c.logits) &&
               (!g.dprobabilities || g.dprobabilities.numel() == c.logits.cols()) &&
-              (g.z_factor == 0 || c.log_sum_exp),
+              (g.z_factor == 0 || c.log_sum_exp) &&
+              (c.score == RouterScore::softmax || !g.dprobabilities),
           "route_backward shapes");
   if (c.logits.rows() == 0) return;
   with_type(g.dlogits.dtype(), [&]<class T>(std::type_identity<T>) {
@@ -384,6 +479,35 @@ void weigh_rows_backward(Stream& stream, const WeighRowsBackwardCall& c) {
                             rows_of<const T>(c.d_activated), rows_of<T>(c.d_up),
                             static_cast<int>(c.activated.cols()), static_cast<int>(c.d_up.cols())});
     });
+  });
+}
+
+void gate_rows(Stream& stream, Tensor y, Tensor gates) {
+  expects(gates.dense() && (!y || y.rows() == gates.numel()), "gate_rows shapes");
+  const auto count = gates.numel();
+  if (count == 0) return;
+  auto* const gate = gates.as<float>();
+  if (!y)
+    return launch(&open_gates, {divide_up(count, threads)}, threads, 0, stream, gate,
+                  static_cast<int>(count));
+  with_type(y.dtype(), [&]<class T>(std::type_identity<T>) {
+    constexpr int wide = per_16_bytes<T>;
+    const bool can = y.cols() % wide == 0 && aligned(y);
+    with_width<wide>(can, [&]<int width>(std::integral_constant<int, width>) {
+      launch(&scale_by_gates<width, T>, {count}, threads, 0, stream, rows_of<T>(y), gate,
+             static_cast<int>(y.cols()));
+    });
+  });
+}
+
+void gate_rows_backward(Stream& stream, Tensor dlogits, Tensor dgates, Tensor gates) {
+  expects(dlogits.dense() && dlogits.numel() == gates.numel() && dgates.numel() == gates.numel(),
+          "gate_rows_backward shapes");
+  const auto count = gates.numel();
+  if (count == 0) return;
+  with_type(dlogits.dtype(), [&]<class T>(std::type_identity<T>) {
+    launch(&differentiate_gates<T>, {divide_up(count, threads)}, threads, 0, stream,
+           dlogits.as<T>(), floats_of(dgates), floats_of(gates), static_cast<int>(count));
   });
 }
 

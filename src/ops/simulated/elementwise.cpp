@@ -84,6 +84,14 @@ void activate_backward(Stream& stream, Tensor dx, Tensor out, Tensor dout, Tenso
   move(stream, bytes_of(dx, out, dout, x));
 }
 
+void xielu(Stream& stream, const XieluCall& c) {
+  move(stream, bytes_of(c.out, c.x));
+}
+
+void xielu_backward(Stream& stream, const XieluCall& c, const XieluGradients& g) {
+  move(stream, bytes_of(c.out, c.x, g.dx, g.dout));
+}
+
 void route(Stream& stream, const RouteCall& c) {
   move(stream, bytes_of(c.logits, c.probabilities, c.experts, c.weights, c.log_sum_exp));
 }
@@ -113,6 +121,14 @@ void combine_tokens(Stream& stream, Tensor y, Tensor rows, Tensor weights, Tenso
 
 void weigh_rows_backward(Stream& stream, const WeighRowsBackwardCall& c) {
   move(stream, 2 * bytes_of(c.activated, c.d_up) + bytes_of(c.d_activated, c.weights, c.dweights));
+}
+
+void gate_rows(Stream& stream, Tensor y, Tensor gates) {
+  move(stream, 2 * bytes_of(y, gates));
+}
+
+void gate_rows_backward(Stream& stream, Tensor dlogits, Tensor dgates, Tensor gates) {
+  move(stream, bytes_of(dlogits, dgates, gates));
 }
 
 void cross_entropy(Stream& stream, Tensor losses, Tensor logits, Tensor targets, float /*scale*/,

@@ -1,6 +1,7 @@
 #include "train/engine/engine.hpp"
 
 #include "sharding/mesh_expert_parallel.hpp"
+#include "train/engine/selection_bias.hpp"
 
 namespace llamesh::train {
 
@@ -21,7 +22,8 @@ Engine::Engine(const Setup& setup, comm::DeviceMesh& mesh)
             setup.row_length(), setup.inputs.memory, setup.inputs.precision.parameters, *tensor,
             model::Purpose::train, *experts,
             setup.inputs.model.num_experts > 0 ? sharding::data_ranks(mesh) : model::DataRanks(),
-            *context, chunks_of_stage(setup, mesh.rank())) {
+            *context, chunks_of_stage(setup, mesh.rank())),
+      bias_update_rate_(setup.inputs.model.router_bias_update_rate) {
   if (mesh.dims().group_size(mesh.dims().pipeline()) > 1)
     pipeline.emplace(setup, mesh,
                      tensor->residual({setup.inputs.train.micro_batch * setup.row_length(),
@@ -59,7 +61,10 @@ void Engine::evaluate(const model::Batch& batch) {
 }
 
 void Engine::update(double lr, double norm, std::int64_t step) {
-  optimizer.step(lr, norm, step, [&](std::size_t unit) { fsdp.on_master_weights_updated(unit); });
+  const auto on_updated = [&](std::size_t unit) { fsdp.on_master_weights_updated(unit); };
+  optimizer.step(lr, norm, step, on_updated);
+  if (bias_update_rate_ > 0)
+    shift_selection_biases(state, model.take_router_sums(), bias_update_rate_, on_updated);
 }
 
 }  // namespace llamesh::train

@@ -38,7 +38,7 @@ struct Engine {
   void replay(const model::Batch& first, float scale, std::int64_t micro_batches);
   /// Runs forward only, through all pipeline stages; the model takes the losses in the last one.
   void evaluate(const model::Batch& batch);
-  /// Updates the weights (Optimizer::step).
+  /// Updates the weights (Optimizer::step), and the routers' biases.
   void update(double lr, double norm, std::int64_t step);
   /// Returns the seconds for which copies to and from the host have blocked the compute stream so
   /// far.
@@ -55,6 +55,9 @@ struct Engine {
   optim::Optimizer optimizer;
   model::CausalLM model;
   std::optional<Pipeline> pipeline;  ///< if there are several stages
+
+ private:
+  double bias_update_rate_;
 };
 
 }  // namespace llamesh::train

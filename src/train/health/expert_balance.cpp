@@ -31,8 +31,9 @@ std::string idle_line(std::size_t layer, std::vector<std::size_t> experts, std::
   experts.resize(std::min(count, max_named));
   const auto more = count > max_named ? fmt::format(" and {} more", count - max_named) : "";
   return fmt::format(
-      "layer {}: {} of {} experts got no token for {} steps: {}{}; set "
-      "model.output_router_logits=true or raise model.router_aux_loss_coef to balance them",
+      "layer {}: {} of {} experts got no token for {} steps: {}{}; to balance them, set "
+      "model.output_router_logits=true or raise model.router_aux_loss_coef, or with sigmoid "
+      "routers model.router_bias_update_rate",
       layer, count, all, IdleExperts::max_idle_steps, fmt::join(experts, ", "), more);
 }
 

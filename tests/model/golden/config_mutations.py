@@ -2,7 +2,7 @@
 """Compares how llamesh and transformers read thousands of changed config.json files, and writes config_mutations.json.
 
     ninja -C build/ci config_verdicts
-    VENV/bin/python tests/model/golden/config_mutations.py build/ci/tests/config_verdicts     # VENV as for make_golden.py
+    VENV/bin/python tests/model/golden/config_mutations.py build/ci/tests/config_verdicts [NAME...]     # VENV as for make_golden.py
 
 Each key of each model is left out, set to null, and given values of other types, of other sizes, and those that mean
 something else. Keys of other versions and other families are added. transformers then builds two models with the same
@@ -23,7 +23,7 @@ import sys
 import torch
 import transformers
 
-HERE = pathlib.Path(__file__).parent
+GOLDEN = pathlib.Path(__file__).parent / "config_mutations.json"
 TOKENS = torch.arange(24).remainder(11).reshape(2, 12)
 
 SHAPE = {"hidden_size": 24, "intermediate_size": 20, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -58,6 +58,8 @@ MODELS = {
                                              "rope_parameters": {"rope_type": "dynamic", "alpha": 50.0, "factor": 1.0,
                                                                  "rope_theta": 500.0}}),
     "ernie": ("ernie4_5", SHAPE | {"head_dim": 6, "pad_token_id": None, "tie_word_embeddings": True}),
+    "glm": ("glm", SHAPE | {"head_dim": 8, "pad_token_id": None, "attention_bias": True, "partial_rotary_factor": 0.5,
+                            "eos_token_id": None}),
     "glm4": ("glm4", SHAPE | {"head_dim": 8, "pad_token_id": None, "attention_bias": True, "partial_rotary_factor": 0.5,
                               "eos_token_id": None}),
     "granite": ("granite", SHAPE | {"attention_multiplier": 0.25, "embedding_multiplier": 3.0, "residual_multiplier": 0.5,
@@ -69,6 +71,14 @@ MODELS = {
     "starcoder2": ("starcoder2", SHAPE | {"norm_epsilon": 0.01, "sliding_window": 4, "bos_token_id": None,
                                           "eos_token_id": None}),
     "gemma": ("gemma", SHAPE | {"head_dim": 6, "pad_token_id": None}),
+    "apertus": ("apertus", SHAPE | {"head_dim": 6, "rope_parameters": LLAMA3 | {"rope_theta": 500.0}, "bos_token_id": None,
+                                    "eos_token_id": None, "pad_token_id": None}),
+    "qwen2_moe": ("qwen2_moe", SHAPE | OWN_SIZE | {"shared_expert_intermediate_size": 8, "num_experts": 4}),
+    "olmoe": ("olmoe", SHAPE | EXPERTS | {"num_experts": 4, "pad_token_id": None, "eos_token_id": None}),
+    "glm4_moe": ("glm4_moe", SHAPE | {"num_experts_per_tok": 2, "moe_intermediate_size": 10, "n_routed_experts": 4, "n_group": 2, "topk_group": 2, "head_dim": 8,
+                                                 "use_qk_norm": True, "routed_scaling_factor": 2.5}),
+    "minimax_m2": ("minimax_m2", SHAPE | EXPERTS | {"head_dim": 8, "num_local_experts": 4, "bos_token_id": None,
+                                                    "eos_token_id": None, "output_router_logits": False}),
     "mixtral": ("mixtral", SHAPE | EXPERTS | {"num_local_experts": 4}),
     "qwen3_moe": ("qwen3_moe", SHAPE | OWN_SIZE | {"num_experts": 4, "mlp_only_layers": [1]}),
 }
@@ -212,7 +222,11 @@ def difference(before, after):
 def main():
     golden = {"made_with": {"torch": torch.__version__, "transformers": transformers.__version__}, "models": {}}
     table = collections.defaultdict(collections.Counter)
+    before = json.loads(GOLDEN.read_text())["models"] if sys.argv[2:] else {}
     for name, config in models():
+        if sys.argv[2:] and name not in sys.argv[2:]:
+            golden["models"][name] = before[name]
+            continue
         changes = list(mutations(config))
         changed = [config] + [{k: v for k, v in (config | new).items() if k not in gone} for new, gone in changes]
         verdicts = subprocess.run(sys.argv[1], input="\n".join(map(json.dumps, changed)), text=True, check=True,
@@ -245,7 +259,7 @@ def main():
         lines.append(f'  {json.dumps(name)}: {{"config": {json.dumps(model["config"])}, "mutations": [')
         lines.append(",\n".join("   " + json.dumps(entry, separators=(",", ":")) for entry in model["mutations"]))
         lines.append("  ]}" + ("," if name != list(golden["models"])[-1] else ""))
-    (HERE / "config_mutations.json").write_text("{\n" + "\n".join(lines) + "\n }}\n")
+    GOLDEN.write_text("{\n" + "\n".join(lines) + "\n }}\n")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 
     VENV/bin/python tests/model/golden/known_configs.py build/ci/tests/config_verdicts [NAME...]     # VENV as for make_golden.py
 
-Each config.json is written as transformers' class of that model_type gives it, with its default values.
+Each config.json is written as transformers' class of that model_type gives it, with its default values, but for those that
+do not fit together.
 """
 
 import json
@@ -20,11 +21,14 @@ nemotron nemotron_h cohere cohere2 starcoder2 stablelm gpt2 gpt_neo gpt_neox gpt
 deepseek_v2 deepseek_v3 minimax minimax_m2 bamba jamba mamba2 lfm2 dots1 bitnet helium persimmon xglm""".split()
 
 
+MENDED = {"glm4_moe": {"head_dim": 128}}  # as GLM-4.5 has it: 96 heads do not divide the default hidden_size
+
+
 def config_of(name):
     """The config.json, or None if this version of transformers does not have the class."""
     if name not in transformers.CONFIG_MAPPING:
         return None
-    config = transformers.AutoConfig.for_model(name)
+    config = transformers.AutoConfig.for_model(name, **MENDED.get(name, {}))
     classes = transformers.models.auto.modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     architecture = classes.get(name)
     config.architectures = [architecture] if isinstance(architecture, str) else list(architecture or [])[:1]

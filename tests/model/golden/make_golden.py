@@ -266,6 +266,36 @@ MODELS = {
     "lora_glm4": {"model_type": "glm4", "pad_token_id": None, "hidden_size": 24, "intermediate_size": 44,
                   "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 52,
                   "tie_word_embeddings": False, "attention_bias": False, "partial_rotary_factor": 0.4},
+    # Apertus: xIELU, whose coefficients are learned.
+    "apertus": {"model_type": "apertus", "pad_token_id": None, "hidden_size": 24, "intermediate_size": 44,
+                "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 54,
+                "tie_word_embeddings": False, "initializer_range": 0.16,
+                "rope_parameters": {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
+                                    "high_freq_factor": 4.0, "original_max_position_embeddings": 64}},
+    # Qwen2-MoE: an expert for all tokens, behind a gate, beside the others; a dense layer. OLMoE: norms over all of q and k.
+    "qwen2_moe": {"model_type": "qwen2_moe", "hidden_size": 24, "intermediate_size": 44, "moe_intermediate_size": 14,
+                  "shared_expert_intermediate_size": 18, "num_attention_heads": 4, "num_key_value_heads": 2,
+                  "vocab_size": 54, "num_hidden_layers": 3, "rope_theta": 1e6, "tie_word_embeddings": False,
+                  "initializer_range": 0.16, "num_experts": 8, "num_experts_per_tok": 3, "mlp_only_layers": [1],
+                  "output_router_logits": True, "router_aux_loss_coef": 0.5},
+    "olmoe": {"model_type": "olmoe", "pad_token_id": None, "hidden_size": 24, "intermediate_size": 14,
+              "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 54, "rope_theta": 1e4,
+              "tie_word_embeddings": False, "initializer_range": 0.16, "num_experts": 8, "num_experts_per_tok": 2},
+    # GLM-4.5: sigmoid routers that choose by biased scores, in the best of several groups; a shared expert without a gate;
+    # the first layer dense; some dims rotate. MiniMax-M2: likewise, without groups and shared expert; norms over all of q and k.
+    "glm4_moe": {"model_type": "glm4_moe", "hidden_size": 24, "intermediate_size": 44, "moe_intermediate_size": 14,
+                 "n_shared_experts": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 54,
+                 "num_hidden_layers": 3, "rope_theta": 1e6, "tie_word_embeddings": False, "initializer_range": 0.16,
+                 "n_routed_experts": 8, "num_experts_per_tok": 3, "n_group": 4, "topk_group": 2,
+                 "routed_scaling_factor": 1.5, "use_qk_norm": True, "attention_bias": True, "partial_rotary_factor": 0.4},
+    "minimax_m2": {"model_type": "minimax_m2", "hidden_size": 24, "intermediate_size": 14, "num_attention_heads": 4,
+                   "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 54, "rope_theta": 1e4,
+                   "tie_word_embeddings": False, "initializer_range": 0.16, "num_local_experts": 8,
+                   "num_experts_per_tok": 2, "rotary_dim": 4},
+    # GLM, the first: as GLM-4, with norms before both halves only.
+    "glm": {"model_type": "glm", "pad_token_id": None, "hidden_size": 24, "intermediate_size": 44, "num_attention_heads": 4,
+            "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 54, "rope_theta": 1e4, "tie_word_embeddings": False,
+            "initializer_range": 0.16, "attention_bias": True, "partial_rotary_factor": 0.4},
 }
 # The lowest layer and parts of those above; parts of each layer above a trained embedding.
 FROZEN = {"frozen": ["model.embed_tokens.weight", "model.layers.0.*", "*.k_proj.*", "*.gate_proj.weight",
@@ -291,6 +321,7 @@ SHAPES |= {name: (2, 98) for name in ("mixtral_8", "qwen3_moe_8")}
 SHAPES |= {"gpt2_96": (2, 96), "mixtral_aux": (2, 33), "qwen3_moe_aux": (2, 12), "qwen3_moe_dense": (2, 18)}
 SHAPES |= {name: (2, 98) for name in ("qwen3", "olmo2", "qwen3_switches", "olmo2_switches", "gpt2_switches", "gemma3")}
 SHAPES |= {name: (2, 98) for name in ("olmo3", "exaone4", "smollm3", "ministral", "seed_oss", "phi3", "hunyuan")}
+SHAPES |= {name: (2, 98) for name in ("apertus", "qwen2_moe", "olmoe", "glm4_moe", "minimax_m2", "glm")}
 SHAPES |= {name: (2, 98) for name in ("ernie", "glm4", "granite", "arcee", "gemma", "nemotron", "starcoder2")}
 DOCUMENT_LENGTHS = {name: [[5, 1, 57, 2, 20], [70, 15]] for name in ("packed", "packed_mistral", "packed_gpt2")}
 DOCUMENT_LENGTHS["long_mistral"] = [[600, 1, 423], [1000, 24]]
@@ -320,7 +351,10 @@ def collapse(model):
 def make_model(config, collapsed=False):
     """The model in float64, with weights that are exact in float32. Norm weights and biases are random as well:
     ones and zeros would hide a norm or a bias that is applied in the wrong place."""
-    model = transformers.AutoModelForCausalLM.from_config(make_config(config), attn_implementation="eager").float()
+    eager = {"attn_implementation": "eager"}
+    if int(transformers.__version__.split(".")[0]) >= 5:
+        eager["experts_implementation"] = "eager"  # in float64 the only one
+    model = transformers.AutoModelForCausalLM.from_config(make_config(config), **eager).float()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith(".bias"):
@@ -329,6 +363,8 @@ def make_model(config, collapsed=False):
                 parameter.uniform_(0.5, 1.5)
                 if model.config.model_type in ("gemma", "gemma3_text", "nemotron"):  # computes 1 + weight
                     parameter.sub_(1)
+        for _, bias in biases_of_choice(model):
+            bias.uniform_(-0.3, 0.3)
     if collapsed:
         collapse(model)
     return model.double()
@@ -350,6 +386,34 @@ def parameters_of(model):
     """The parameters, by the names that they have without PEFT's wrappers."""
     for name, parameter in model.named_parameters():
         yield name.removeprefix("base_model.model.").replace(".base_layer", "").replace(".default", ""), parameter
+
+
+def biases_of_choice(model):
+    """Buffers, which no optimizer updates."""
+    return ((name, buffer) for name, buffer in model.named_buffers() if name.endswith("e_score_correction_bias"))
+
+
+def folder_name(model_type, name):
+    """MiniMax-M2's folders keep the names of Mixtral's."""
+    if model_type != "minimax_m2":
+        return name
+    for ours, theirs in (".mlp.", ".block_sparse_moe."), ("gate_proj.", "w1."), ("down_proj.", "w2."), ("up_proj.", "w3."):
+        name = name.replace(ours, theirs)
+    return name
+
+
+def as_stored(model, tensors):
+    """With a tensor for each matrix of each expert, as in folders: transformers 5 stacks them, gate and up in one."""
+    model_type = model.config.model_type
+    for name, tensor in tensors:
+        experts, _, last = name.rpartition(".")
+        if tensor.dim() < 3:
+            yield folder_name(model_type, name), tensor
+            continue
+        for i, expert in enumerate(tensor):
+            parts = expert.chunk(2) if last == "gate_up_proj" else [expert]
+            for part, matrix in zip(last.replace("gate_up", "gate_proj up").split(), parts, strict=True):
+                yield folder_name(model_type, f"{experts}.{i}.{part}.weight"), matrix.contiguous()
 
 
 def starts_of(lengths):
@@ -396,7 +460,7 @@ def adamw_of(config):
 def make_optimizer(model, options):
     """Weight decay on matrices only, as in llamesh."""
     trained = [p for p in model.parameters() if p.requires_grad]
-    groups = [{"params": [p for p in trained if p.dim() == 2], "weight_decay": options["weight_decay"]},
+    groups = [{"params": [p for p in trained if p.dim() >= 2], "weight_decay": options["weight_decay"]},
               {"params": [p for p in trained if p.dim() == 1], "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=options["lr"], betas=tuple(options["betas"]), eps=options["eps"])
 
@@ -437,12 +501,17 @@ def write(folder, name, config, seed):
     stream = torch.randint(config["vocab_size"], (batch, sequence + 1))
     tokens, targets = stream[:, :-1].contiguous(), stream[:, 1:].clone()
     targets[1, :3] = -100  # rows with different numbers of valid targets
-    tensors = {f"weights/{n}": p.detach().clone() for n, p in parameters_of(model)}
+    biases = {folder_name(model.config.model_type, n): b.clone() for n, b in biases_of_choice(model)}
+    weights = ((n, p.detach()) for n, p in parameters_of(model))
+    tensors = {f"weights/{n}": p.clone() for n, p in as_stored(model, weights)}
+    tensors |= {f"weights/{n}": b for n, b in biases.items()}
 
     loss, aux_loss, logits = losses_and_logits(model, tokens, targets, documents)
     backward(model, loss, aux_loss)
     tensors["logits"] = logits.detach()
-    tensors |= {f"gradients/{n}": p.grad.clone() for n, p in parameters_of(model) if p.requires_grad}
+    gradients = ((n, p.grad) for n, p in parameters_of(model) if p.requires_grad)
+    tensors |= {f"gradients/{n}": g.clone() for n, g in as_stored(model, gradients)}
+    tensors |= {f"gradients/{n}": torch.zeros_like(b) for n, b in biases.items()}
 
     muon = MUON.get(name)
     optimizer = make_muon(model, adamw_of(config), muon) if muon else make_optimizer(model, adamw_of(config))
@@ -457,7 +526,9 @@ def write(folder, name, config, seed):
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm).item())
         optimizer.step()
         losses.append(step_loss.item())
-    tensors |= {f"trained/{n}": p.detach() for n, p in parameters_of(model)}
+    weights = ((n, p.detach()) for n, p in parameters_of(model))
+    tensors |= {f"trained/{n}": p for n, p in as_stored(model, weights)}
+    tensors |= {f"trained/{n}": b for n, b in biases.items()}
 
     index, data, offset = {}, b"", 0
     for tensor_name, tensor in tensors.items():

@@ -22,9 +22,25 @@ HERE = pathlib.Path(__file__).parent
 LLAMAS = ("gqa_8_2", "tied_6_3", "llama3_rope", "tied_4_2")  # by transformers 4.45.2
 OTHERS = ("qwen2", "mistral", "qwen3", "olmo2", "gpt2", "mixtral", "qwen3_moe")  # by 4.57.1
 LATER = ("gemma3", "olmo3", "exaone4", "smollm3", "ministral", "seed_oss", "phi3", "hunyuan", "ernie", "glm4",
-         "granite", "arcee", "gemma", "nemotron", "starcoder2")  # by 5.24.0
+         "granite", "arcee", "gemma", "nemotron", "starcoder2", "apertus", "qwen2_moe", "olmoe", "glm4_moe", "minimax_m2", "glm")  # by 5.24.0
 ADAPTED = ("lora", "lora_qwen2", "lora_gpt2", "lora_glm4")  # by 5.24.0 and peft 0.21.2
 SHARD_SIZE = {"llama3_rope": "20KB", "qwen3": "30KB", "olmo2": "20KB", "gpt2": "50KB", "qwen3_moe": "30KB"}
+
+
+def as_loaded(weights, model):
+    """The golden weights as transformers 5 has them: experts stacked, gate and up in one."""
+    if model.config.model_type == "minimax_m2":
+        renamed = (".block_sparse_moe.", ".mlp."), (".w1.", ".gate_proj."), (".w2.", ".down_proj."), (".w3.", ".up_proj.")
+        for theirs, ours in renamed:
+            weights = {name.replace(theirs, ours): tensor for name, tensor in weights.items()}
+    for name, parameter in model.named_parameters():
+        if parameter.dim() < 3:
+            continue
+        experts, _, last = name.rpartition(".")
+        matrices = [torch.cat([weights.pop(f"{experts}.{i}.{part}.weight")
+                               for part in last.replace("gate_up", "gate_proj up").split()]) for i in range(len(parameter))]
+        weights[name] = torch.stack(matrices)
+    return weights
 
 
 def golden(name):
@@ -69,8 +85,8 @@ def main():
         adapters = {key: weights.pop(key) for key in list(weights) if ".lora_" in key}
         config = transformers.AutoConfig.for_model(**keys)
         model = transformers.AutoModelForCausalLM.from_config(config)
-        missing, unexpected = model.load_state_dict(weights, strict=False)
-        assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
+        missing, unexpected = model.load_state_dict(as_loaded(weights, model), strict=False)
+        assert not unexpected and all(n == "lm_head.weight" or ".act_fn." in n for n in missing), (missing, unexpected)
         model.save_pretrained(folder / name, max_shard_size=SHARD_SIZE.get(name, "5GB"))
         if lora:
             write_adapter(folder, name, model, lora, adapters)
