@@ -29,8 +29,11 @@ def convert(llamesh, ranks, source, target, *options):
 
 
 def load(folder, dtype):
+    eager = {"attn_implementation": "eager"}
+    if int(transformers.__version__.split(".")[0]) >= 5:
+        eager["experts_implementation"] = "eager"  # the others refuse sizes as small as these
     model, report = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, torch_dtype=dtype, attn_implementation="eager", output_loading_info=True
+        folder, torch_dtype=dtype, output_loading_info=True, **eager
     )
     # transformers may or may not report a tied head as missing.
     assert not report["unexpected_keys"] and not report["mismatched_keys"], report
