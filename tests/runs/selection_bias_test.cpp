@@ -71,8 +71,8 @@ Seen seen_alone(train::Inputs in) {
   return seen_by(world().split(world().rank(), 0), in);
 }
 
-/// The biases move by the rate in every step. Where the counts of an expert differ by a token on
-/// another mesh, one may have moved the other way.
+/// The biases move by the rate in every step. Where an expert's count differs by a token on another
+/// mesh, one may have moved the other way.
 void expect_alike(const Seen& seen, const Seen& alone) {
   ASSERT_EQ(seen.records.size(), alone.records.size());
   for (std::size_t i = 0; i < seen.records.size(); ++i) {
@@ -114,6 +114,7 @@ TEST_P(SelectionBias, TakesThePlannedTrafficAndMemory) {
 
 TEST_P(SelectionBias, MovesAlikeOnEveryMesh) {
   auto in = inputs();
+  in.train.steps = 3;  // after an odd number no bias is 0, and few tokens choose otherwise yet
   const auto alone = seen_alone(in);
   const auto ranks = world().size();
   in.train.micro_batch = in.train.global_batch / ranks;
@@ -144,6 +145,14 @@ TEST_P(SelectionBias, IsNotRoundedToBf16) {
     EXPECT_NEAR(bias / 1e-5, std::round(bias / 1e-5), 1e-3) << bias;
 }
 
+/// The mean over the last 20 steps: in a single one, a bias may overshoot.
+double entropy_of(const Seen& seen) {
+  double sum = 0;
+  for (std::size_t i = seen.records.size() - 20; i < seen.records.size(); ++i)
+    sum += seen.records[i].experts->all.entropy;
+  return sum / 20;
+}
+
 TEST_P(SelectionBias, EvensTheLoad) {
   auto in = inputs();
   in.train.steps = 30;
@@ -152,12 +161,11 @@ TEST_P(SelectionBias, EvensTheLoad) {
   in.model.router_bias_update_rate = 0;
   const auto without = seen_by(world(), in);
   EXPECT_EQ(with.records.front().loss, without.records.front().loss);
-  EXPECT_LT(with.records.back().experts->all.max_load,
-            without.records.back().experts->all.max_load);
+  EXPECT_GT(entropy_of(with), entropy_of(without));
   for (const float bias : without.biases) EXPECT_EQ(bias, 0);
 }
 
-/// A run continues from its checkpoint on another mesh as if it had not stopped.
+/// A run continues from its checkpoint as if it had not stopped.
 TEST_P(SelectionBias, IsInCheckpoints) {
   auto in = inputs();
   in.train.steps = 12;

@@ -165,10 +165,13 @@ void write_my_tensors(const StoredModel& model, const FolderContent& content,
       const auto least = std::ranges::min_element(load);
       *least += tensor.bytes;
       const bool mine = least - load.begin() == world.rank();
-      const bool is_constant = from == content.dict.end();
-      if (mine && is_constant) write_constant(constant->value, out, tensor);
-      if (mine && !is_constant) write_tensor(model, *from, out, tensor);
-      is_constant ? void(++constant) : void(++from);
+      if (from != content.dict.end()) {
+        if (mine) write_tensor(model, *from, out, tensor);
+        ++from;
+      } else {
+        if (mine) write_constant(constant->value, out, tensor);
+        ++constant;
+      }
       wrote = wrote || mine;
     }
     if (wrote || world.rank() == 0) out.sync();
