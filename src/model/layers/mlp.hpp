@@ -42,7 +42,7 @@ class Mlp final : public FeedForward {
   void forward_part(const BlockContext& ctx, Tensor x, Tensor y);
   void recompute_part(const BlockContext& ctx, Tensor x);
   /// dx (M, D) = this rank's part of x's gradient from dy (M, D), which dx may alias. Calls
-  /// between() once `up` and d_activated have their gradients.
+  /// between() once `up` holds its gradient.
   template <class Between>
   void backward_part(const BlockContext& ctx, Tensor x, Tensor dy, Tensor dx, Between between) {
     const UnshardGuard guard(ctx.weights, ids_.mlp, Pass::backward);
