@@ -179,6 +179,15 @@ void KeyReader::key(std::string_view name, std::vector<std::int64_t>& value, Ran
   }
 }
 
+void KeyReader::key(std::string_view name, std::vector<double>& value, Range range) {
+  const Node* node = lookup(name);
+  if (node == nullptr) return;
+  validate(node->kind == Node::Kind::list, "{}: {}: expected a list of numbers, got {}",
+           node->where, path(name), node->describe());
+  value.clear();
+  for (const Node& item : node->items) value.push_back(number(item, name, range));
+}
+
 void KeyReader::key(std::string_view name, std::optional<sharding::Spec>& value) {
   const Node* node = lookup(name);
   if (node == nullptr) return;

@@ -59,6 +59,8 @@ class KeyReader {
   void key(std::string_view name, std::optional<sharding::Spec>& value);
   /// Reads auto, true, false or a number of ranks.
   void key(std::string_view name, sharding::ReshardAfterForward& value);
+  /// Reads a list of numbers.
+  void key(std::string_view name, std::vector<double>& value, Range range);
   /// Reads a list of integers.
   void key(std::string_view name, std::vector<std::int64_t>& value, Range range);
   /// Reads a list of strings, or one string.

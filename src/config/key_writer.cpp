@@ -41,6 +41,10 @@ void KeyWriter::key(std::string_view name, const std::vector<std::int64_t>& valu
   line(name, fmt::format(" [{}]", fmt::join(value, ", ")));
 }
 
+void KeyWriter::key(std::string_view name, const std::vector<double>& value, Range) {
+  line(name, fmt::format(" [{}]", fmt::join(value, ", ")));
+}
+
 void KeyWriter::key(std::string_view name, const std::vector<std::string>& value) {
   std::vector<std::string> words;
   for (const std::string& word : value) words.push_back(yaml_word(word));

@@ -48,6 +48,7 @@ class KeyWriter {
   void key(std::string_view name, bool value) { line(name, value ? " true" : " false"); }
   void key(std::string_view name, const std::string& value) { line(name, ' ' + yaml_word(value)); }
   void key(std::string_view name, const std::vector<std::int64_t>& value, Range);
+  void key(std::string_view name, const std::vector<double>& value, Range);
   void key(std::string_view name, const std::vector<std::string>& value);
   void key(std::string_view name, const std::optional<sharding::Spec>& value);
   void key(std::string_view name, sharding::ReshardAfterForward value);
@@ -67,8 +68,7 @@ class KeyWriter {
   template <class E>
   requires std::is_enum_v<E>
   void key(std::string_view name, E value) {
-    for (const auto& [word, meaning] : enum_names(E{}).words)
-      if (meaning == value) line(name, fmt::format(" {}", word));
+    line(name, fmt::format(" {}", name_in_inputs(value)));
   }
   void automatic(std::string_view name, const std::vector<std::int64_t>& value, Range range) {
     if (value.empty())

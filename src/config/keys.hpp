@@ -23,11 +23,17 @@ void rope_keys(Io& io, model::RopeScaling& r) {
   }
   if (r.rope_type != model::RopeType::linear)
     io.key("original_max_position_embeddings", r.original_max_position_embeddings, at_least(0));
-  if (r.rope_type == model::RopeType::yarn) {
+  if (r.rope_type == model::RopeType::yarn || r.rope_type == model::RopeType::longrope)
     io.key("attention_factor", r.attention_factor, at_least(0));
+  if (r.rope_type == model::RopeType::yarn) {
     io.key("beta_fast", r.beta_fast, above(0));
     io.key("beta_slow", r.beta_slow, above(0));
     io.key("truncate", r.truncate);
+    io.key("llama_4_scaling_beta", r.llama_4_scaling_beta, at_least(0));
+  }
+  if (r.rope_type == model::RopeType::longrope) {
+    io.key("short_factor", r.short_factor, above(0));
+    io.key("long_factor", r.long_factor, above(0));
   }
 }
 

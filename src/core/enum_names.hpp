@@ -22,4 +22,12 @@ std::optional<E> value_of_name(std::string_view word) {
   return std::nullopt;
 }
 
+/// Returns the word for a value that inputs may choose.
+template <class E>
+std::string_view name_in_inputs(E value) {
+  for (const auto& [name, named] : enum_names(E{}).words)
+    if (named == value) return name;
+  return {};
+}
+
 }  // namespace llamesh

@@ -150,26 +150,25 @@ void CausalLM::logits(Weights& weights, const Batch& batch, Tensor logits) {
   ops::linear(stream_, logits,
               gathered(stream_, tensor_, final_norm(ctx, table_, activations_, hidden)),
               weights.parameter(table_.lm_head.weight), Accumulate::no);
+  if (traits_.logit_softcap > 0) ops::softcap(stream_, logits, traits_.logit_softcap);
 }
 
-/// Computes losses (count) for a chunk of logits (count, V), and overwrites these with their
-/// gradient if requested.
-void CausalLM::cross_entropy(const Tensor& losses, const Tensor& padded_logits,
-                             const Tensor& targets, float scale, ops::WithGradient gradient) {
-  if (tensor_.size() == 1)
-    return ops::cross_entropy(stream_, losses, padded_logits, targets, scale, gradient);
-  const std::int64_t vocab_start = tensor_.rank() * padded_logits.cols();
+/// The logits (count, V) of a chunk may have padded columns.
+void CausalLM::cross_entropy(ops::CrossEntropyCall call) {
+  call.softcap = traits_.logit_softcap;
+  if (call.softcap > 0) ops::softcap(stream_, call.logits, call.softcap);
+  if (tensor_.size() == 1) return ops::cross_entropy(stream_, call);
+  const std::int64_t rows = call.logits.rows();
+  const std::int64_t vocab_start = tensor_.rank() * call.logits.cols();
   // Padding has weights and so logits of zero, which stay as their gradient.
-  const Tensor logits =
-      padded_logits.slice_cols(0, std::min(padded_logits.cols(), config_.vocab_size - vocab_start));
-  const Tensor parts = activations_.loss_parts.slice(0, tensor_.size() * logits.rows() * 3)
-                           .reshape({tensor_.size(), logits.rows(), 3});
-  const Tensor mine = parts.slice(tensor_.rank() * logits.rows() * 3, logits.rows() * 3)
-                          .reshape({logits.rows(), 3});
-  ops::cross_entropy_part(stream_, mine, logits, targets, vocab_start);
+  call.logits =
+      call.logits.slice_cols(0, std::min(call.logits.cols(), config_.vocab_size - vocab_start));
+  const Tensor parts = activations_.loss_parts.slice(0, tensor_.size() * rows * 3)
+                           .reshape({tensor_.size(), rows, 3});
+  const Tensor mine = parts.slice(tensor_.rank() * rows * 3, rows * 3).reshape({rows, 3});
+  ops::cross_entropy_part(stream_, mine, call.logits, call.targets, vocab_start);
   stream_.wait(tensor_.all_gather(parts, mine));
-  ops::cross_entropy_from_parts(stream_, losses, logits, parts, targets, vocab_start, scale,
-                                gradient);
+  ops::cross_entropy_from_parts(stream_, call, parts, vocab_start);
 }
 
 /// Computes all token losses with logits for loss_chunk tokens at a time, so the full (M, V) never
@@ -185,8 +184,11 @@ void CausalLM::chunked_losses(const BlockContext& ctx, const Tensor& normed, con
     const std::int64_t count = std::min(a.logits.rows(), tokens - first);
     const Tensor logits = a.logits.slice_rows(0, count);
     ops::linear(stream_, logits, normed.slice_rows(first, count), weight, Accumulate::no);
-    cross_entropy(a.losses.slice(first, count), logits, targets.slice(first, count), scale,
-                  train ? ops::WithGradient::yes : ops::WithGradient::no);
+    cross_entropy({.losses = a.losses.slice(first, count),
+                   .logits = logits,
+                   .targets = targets.slice(first, count),
+                   .gradient = train ? ops::WithGradient::yes : ops::WithGradient::no,
+                   .scale = scale});
     if constexpr (train) per_chunk(first, logits);
   }
 }

@@ -112,8 +112,7 @@ class CausalLM {
   void head_backward(const BlockContext& ctx, const Residual& hidden, const Tensor& targets,
                      float scale);
   void layers_backward(const BlockContext& ctx, const ChunkPass& chunk, const Tensor& tokens);
-  void cross_entropy(const Tensor& losses, const Tensor& padded_logits, const Tensor& targets,
-                     float scale, ops::WithGradient gradient);
+  void cross_entropy(ops::CrossEntropyCall call);
   template <class PerChunk>
   void chunked_losses(const BlockContext& ctx, const Tensor& normed, const Tensor& targets,
                       float scale, PerChunk per_chunk);

@@ -77,6 +77,7 @@ std::span<const float> Decoder::feed(std::span<const std::int32_t> tokens) {
   const UnshardGuard head(weights_, table_.lm_head.module, Pass::evaluate);
   ops::linear(stream_, logits_, last_, weights_.parameter(table_.lm_head.weight), Accumulate::no);
   stream_.wait(tensor_.all_gather(all_logits_, logits_));
+  if (traits_.logit_softcap > 0) ops::softcap(stream_, all_logits_, traits_.logit_softcap);
   device::download(stream_, logits_on_host_.data(), all_logits_);
   return std::span(logits_on_host_).first(static_cast<std::size_t>(config_.vocab_size));
 }

@@ -73,6 +73,7 @@ struct AttentionShape {
   std::int64_t keys = sequence;         ///< S: keys in a row, in positions 0 to S - 1
   RowPositions positions = {sequence};  ///< of the queries
   float score_divisor = std::sqrt(static_cast<float>(head_dim));  ///< of q . k, before the softmax
+  float softcap = 0;  ///< c: the quotients become c tanh(quotient / c); 0: they stay
 };
 
 /// Arguments to attention(). attention_backward() takes them unchanged.
@@ -175,6 +176,19 @@ struct WeighRowsBackwardCall {
   Tensor activated;    ///< (R, F) rows, scaled
   Tensor d_activated;  ///< (R, F) rows
   Tensor d_up;         ///< (R, U) rows, scaled
+};
+
+enum class WithGradient : bool { no, yes };
+
+/// Arguments to cross_entropy() and cross_entropy_from_parts().
+struct CrossEntropyCall {
+  Tensor losses;   ///< (M) fp32, overwritten
+  Tensor logits;   ///< (M, V) rows, overwritten by their gradient if that is wanted
+  Tensor targets;  ///< (M) int32; negative: ignored
+  WithGradient gradient = WithGradient::no;
+  float scale = 1;    ///< factor on the gradient
+  float softcap = 0;  ///< if the logits are outputs of softcap(): its c. The gradient is that of
+                      ///< its inputs.
 };
 
 /// Random bits for stochastic rounding, by an element's index in its whole parameter: the same on

@@ -186,15 +186,11 @@ extern const Kernel<void(Stream&, Tensor dw, Tensor dy, Tensor x, Tensor starts,
                          Accumulate accumulate)>
     grouped_linear_backward_weight;
 
-// --- Cross-entropy fused with its gradient. logits (M, V); targets (M) int32, negative: ignored.
-// ---
+// --- Cross-entropy fused with its gradient. ---
 
-enum class WithGradient : bool { no, yes };
-/// losses (M) fp32 = log(sum(exp(logits))) - logits[target], 0 for ignored targets. With
-/// WithGradient::yes, overwrites logits with scale * d(sum(losses))/d(logits).
-extern const Kernel<void(Stream&, Tensor losses, Tensor logits, Tensor targets, float scale,
-                         WithGradient gradient)>
-    cross_entropy;
+/// losses = log(sum(exp(logits))) - logits[target], 0 for ignored targets. With WithGradient::yes,
+/// overwrites logits with scale * d(sum(losses))/d(logits).
+extern const Kernel<void(Stream&, const CrossEntropyCall& call)> cross_entropy;
 
 // --- Cross-entropy with the vocabulary split into t parts, one per rank in a group:
 // logits (M, cols) for classes [vocab_start, vocab_start + cols). Like Megatron's vocab-parallel
@@ -207,8 +203,8 @@ extern const Kernel<void(Stream&, Tensor part, Tensor logits, Tensor targets,
     cross_entropy_part;
 /// Like cross_entropy(), from all ranks' parts (t, M, 3) in rank order. Merges in that order, so
 /// the losses are bitwise equal on all ranks.
-extern const Kernel<void(Stream&, Tensor losses, Tensor logits, Tensor parts, Tensor targets,
-                         std::int64_t vocab_start, float scale, WithGradient gradient)>
+extern const Kernel<void(Stream&, const CrossEntropyCall& call, Tensor parts,
+                         std::int64_t vocab_start)>
     cross_entropy_from_parts;
 
 // --- Elementwise, dense tensors. ---
@@ -219,6 +215,8 @@ extern const Kernel<void(Stream&, Tensor y, Tensor x)> copy;
 extern const Kernel<void(Stream&, Tensor y, Tensor x)> add;
 extern const Kernel<void(Stream&, Tensor y, float value)> fill;
 extern const Kernel<void(Stream&, Tensor y, float factor)> scale;
+/// y = c tanh(y / c)
+extern const Kernel<void(Stream&, Tensor y, float c)> softcap;
 /// Returns the sum of squares of fp32 x, accumulated in double in an order that depends on numel
 /// alone. Waits for the stream.
 extern const Kernel<double(Stream&, Tensor x)> sum_of_squares;

@@ -57,7 +57,7 @@ void check_residual(const model::ParameterTable& table, const comm::ParallelDims
   const int ranks = dims.group_size(dims.tensor());
   if (ranks == 1) return;
   const auto hidden = table[table.embed_tokens.weight].shape[1];
-  const bool takes_hidden = !table.norm.bias && !table.positions;
+  const bool takes_hidden = !table.norm.centers && !table.positions;
   validate(options.residual != ResidualLayout::hidden || takes_hidden,
            "tensor.residual=hidden is for models with RMSNorm and RoPE; use sequence or whole");
   if (options.residual == ResidualLayout::sequence)

@@ -58,7 +58,7 @@ round_trips qwen2 1
 round_trips qwen3 1
 round_trips mistral 1
 round_trips olmo2 1
-for name in gemma3 olmo3 exaone4 smollm3 ministral seed_oss phi3 hunyuan ernie glm4 granite arcee gemma nemotron starcoder2 apertus qwen2_moe olmoe glm4_moe minimax_m2 glm; do round_trips "$name" 2; done
+for name in gemma3 olmo3 exaone4 smollm3 ministral seed_oss phi3 hunyuan ernie glm4 granite arcee gemma nemotron starcoder2 apertus qwen2_moe olmoe glm4_moe minimax_m2 glm gemma2 cohere cohere2 longrope shortrope ministral3 granite4; do round_trips "$name" 2; done
 # A router's bias stays fp32, and layers that predict further tokens are left out.
 bias='"model.layers.1.mlp.gate.e_score_correction_bias":{"dtype":"F32"'
 head -c 20000 "$folder/glm4_moe.2.bf16/model.safetensors" | grep -aqF "$bias" || give_up "no fp32 bias beside bf16"
@@ -67,6 +67,21 @@ sed -i 's/"num_hidden_layers": 3/"num_hidden_layers": 2/' "$folder/predicting/co
 run 1 convert --from "hf:$folder/predicting" --to "$folder/predicting.checkpoint"
 grep -q "tensors behind layer 1, which predict further tokens, are left out" "$folder/log" ||
   give_up "nothing said of layers that are left out"
+# Of models that take images, the language model is trained; an export has the other parts, unchanged.
+for name in gemma3 ministral3; do
+  images=$golden/${name}_images at=$folder/${name}_images
+  run 2 convert --from "hf:$images" --to "$at.checkpoint"
+  grep -q "tensors of other parts are left out" "$folder/log" || give_up "nothing said of other parts"
+  run 1 diff "$at.checkpoint" "hf:$golden/$name"
+  run 2 convert --from "$at.checkpoint" --to "hf:$at.again" --max-shard-size 20KB
+  run 1 diff "$at.again" "hf:$images"
+  grep -aq '"vision_config"' "$at.again/config.json" || give_up "$at.again is of a text model"
+  same "$images/preprocessor_config.json" "$at.again/preprocessor_config.json"
+  run 1 convert --from "$at.checkpoint" --to "hf:$at.text" --text-only
+  grep -q "left out" "$folder/log" && give_up "the export speaks of parts that its folder has"
+  run 1 diff "$at.text" "hf:$golden/$name"
+  grep -aqE 'vision|multi_modal' "$at.text/config.json" "$at.text/model.safetensors" && give_up "$at.text has other parts"
+done
 round_trips mixtral 1   # stacked
 round_trips qwen3_moe 2
 same "$folder/llama3_rope.1.fp32" "$folder/llama3_rope.2.fp32"

@@ -132,7 +132,9 @@ def main(llamesh):
              "phi3": "Phi3", "hunyuan": "HunYuanDenseV1", "ernie": "Ernie4_5", "glm4": "Glm4", "granite": "Granite",
              "arcee": "Arcee", "gemma": "Gemma", "nemotron": "Nemotron", "starcoder2": "Starcoder2",
              "apertus": "Apertus", "qwen2_moe": "Qwen2Moe", "olmoe": "Olmoe", "glm4_moe": "Glm4Moe",
-             "minimax_m2": "MiniMaxM2", "glm": "Glm"}
+             "minimax_m2": "MiniMaxM2", "glm": "Glm", "gemma2": "Gemma2", "cohere": "Cohere", "cohere2": "Cohere2",
+             "longrope": "Phi3", "shortrope": "Phi3", "ministral3": "Ministral3",
+             "granite4": "GraniteMoeHybrid"}
     newer = [name for name, prefix in newer.items() if hasattr(transformers, f"{prefix}Config")]
     models |= dict.fromkeys(newer, 2)
     families += tuple(newer)

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 
@@ -10,6 +11,7 @@
 #include "checkpoint/format/format.hpp"
 #include "checkpoint/format/state_reader.hpp"
 #include "checkpoint/models/hf_export.hpp"
+#include "core/file.hpp"
 #include "hostile_files.hpp"
 #include "model/description/config_json.hpp"
 #include "model/golden.hpp"
@@ -269,6 +271,122 @@ TEST(HfWeights, BadFolders) {
     EXPECT_NE(result([&, &text = text] { test::write_file(index, text); }).find(message),
               std::string::npos)
         << text.substr(0, 100);
+}
+
+/// Returns each tensor's dtype, shape and bytes, by name.
+auto contents(const fs::path& folder) {
+  const HfWeights weights(folder);
+  std::map<std::string, std::tuple<std::string, Shape, std::vector<std::uint8_t>>> contents;
+  for (const auto& name : weights.names()) {
+    const auto& tensor = weights.tensor(name);
+    std::vector<std::uint8_t> bytes(static_cast<std::size_t>(tensor.bytes));
+    weights.read_bytes(name, 0, bytes);
+    contents[name] = {tensor.dtype, tensor.shape, std::move(bytes)};
+  }
+  return contents;
+}
+
+/// An export has every tensor in a folder whose model takes images, to the bit and by the names
+/// that the folder has; a language model alone looks like one that came without images.
+TEST(HfWeights, OtherPartsAreKeptOrLeftOut) {
+  const auto& world = test::world();
+  for (const std::string name : {"gemma3", "ministral3"}) {
+    const test::Folder folder;
+    const auto source = golden_folder / (name + "_images");
+    const auto checkpoint = folder.path() / "checkpoint";
+    import_hf(source, checkpoint, {}, "a: 1\n", "1", world);
+    export_hf(
+        checkpoint, folder.path() / "whole",
+        {.max_shard_bytes = 20'000, .source = source, .keeps_other_parts = true, .tokenizer = {}},
+        world);
+    EXPECT_TRUE(contents(folder.path() / "whole") == contents(source)) << name;
+    export_hf(checkpoint, folder.path() / "text", {.source = source, .tokenizer = {}}, world);
+    EXPECT_TRUE(contents(folder.path() / "text") == contents(golden_folder / name)) << name;
+    const auto config = model::read_config_json(golden_folder / name);
+    for (const auto* exported : {"whole", "text"})
+      EXPECT_EQ(model::to_config_json(model::read_config_json(folder.path() / exported)),
+                model::to_config_json(config))
+          << name;
+  }
+}
+
+/// Writes a folder with the matrix w (5, 7) in F8_E4M3, whose element i has the bits i, and scales
+/// 1/4, 2/4, ... of the shape.
+void write_float8(const fs::path& folder, const Shape& shape, const std::string& config) {
+  std::vector<StoredTensor> tensors{{"w.activation_scale", "F32", {}},
+                                    {"w.weight", "F8_E4M3", {5, 7}},
+                                    {"w.weight_scale_inv", "F32", shape}};
+  std::string file = safetensors_header(tensors);
+  file.append(4, '\0');
+  for (int i = 0; i < 35; ++i) file.push_back(static_cast<char>(i * 7));
+  for (std::int64_t i = 0; i < tensors.back().numel(); ++i) {
+    const float scale = static_cast<float>(i + 1) / 4;
+    file.append(reinterpret_cast<const char*>(&scale), sizeof(scale));
+  }
+  write_durably(folder / "model.safetensors", file);
+  write_durably(folder / "config.json", config);
+}
+
+/// Returns a number's value in F8_E4M3, by the definition.
+float float8(int bits) {
+  const int exponent = bits >> 3 & 15, mantissa = bits & 7;
+  if (exponent == 15 && mantissa == 7) return std::nanf("");
+  const float value = exponent == 0
+                          ? std::ldexp(static_cast<float>(mantissa), -9)
+                          : std::ldexp(8.0F + static_cast<float>(mantissa), exponent - 10);
+  return bits < 128 ? value : -value;
+}
+
+TEST(HfWeights, Float8TakesItsScales) {
+  if (test::world().size() > 1) return;
+  const test::Folder folder;
+  const auto read = [&] {
+    const HfWeights weights(folder.path());
+    EXPECT_TRUE(weights.is_scale("w.weight_scale_inv") && weights.is_scale("w.activation_scale"));
+    EXPECT_FALSE(weights.is_scale("w.weight"));
+    std::vector<float> whole(35);
+    weights.read("w.weight", 0, whole);
+    for (std::int64_t begin = 0; begin < 35; begin += 4) {  // parts of rows, and several
+      std::vector<float> part(static_cast<std::size_t>(std::min<std::int64_t>(9, 35 - begin)));
+      weights.read("w.weight", begin, part);
+      for (std::size_t i = 0; i < part.size(); ++i) {
+        const auto expected = whole[static_cast<std::size_t>(begin) + i];
+        EXPECT_TRUE(part[i] == expected || (std::isnan(part[i]) && std::isnan(expected)));
+      }
+    }
+    return whole;
+  };
+  const auto expect_scales = [&](auto scale_of) {
+    const auto values = read();
+    for (int i = 0; i < 35; ++i) {
+      const float expected = float8(i * 7 % 256) * scale_of(i / 7, i % 7);
+      const auto value = values[static_cast<std::size_t>(i)];
+      EXPECT_TRUE(value == expected || (std::isnan(value) && std::isnan(expected))) << i;
+    }
+  };
+  const std::string by_4 = R"({"quantization_config": {"weight_block_size": [2, 4]}})";
+  write_float8(folder.path(), {3, 2}, by_4);
+  expect_scales([](int row, int col) { return static_cast<float>(row / 2 * 2 + col / 4 + 1) / 4; });
+  write_float8(folder.path(), {}, by_4);
+  expect_scales([](int, int) { return 0.25F; });
+  write_float8(folder.path(), {5, 1}, "{}");
+  expect_scales([](int row, int) { return static_cast<float>(row + 1) / 4; });
+  const auto refused = [&](const Shape& shape, const std::string& config, const std::string& text) {
+    write_float8(folder.path(), shape, config);
+    try {
+      read();
+      ADD_FAILURE() << text;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::bad_input);
+      EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+    }
+  };
+  refused(
+      {2, 3}, by_4,
+      "'w.weight_scale_inv' has shape (2, 3), but 'w.weight' (5, 7) has (3, 2) blocks of (2, 4)");
+  refused({4}, by_4, "has 1 dims; it needs two");
+  refused({3, 2}, R"({"quantization_config": {"weight_block_size": [0, 4]}})",
+          "weight_block_size: expected two sizes, got [0,4]");
 }
 
 }  // namespace

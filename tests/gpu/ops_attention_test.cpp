@@ -123,6 +123,25 @@ TEST_P(CudaAttention, BackwardThroughRope) {
     }
 }
 
+TEST_P(CudaAttention, WithASoftcap) {
+  for (auto shape : {ops::AttentionShape{1, 37, 6, 3, 6},
+                     {1, 130, 2, 1, 128},
+                     {2, 67, 4, 2, 64, 40},
+                     {1, 70, 2, 1, 256}})
+    for (const bool documents : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << shape.head_dim << (documents ? ", documents" : ""));
+      shape.score_divisor = 4.0F;
+      shape.softcap = 1.5F;
+      Problem p(dtype(), shape, documents);
+      EXPECT_EQ(p.name().find("cuDNN"), std::string::npos) << p.name();
+      EXPECT_EQ(p.name().find("wgmma"), std::string::npos) << p.name();
+      p.forward();
+      p.backward();
+      p.out.expect_equal(near(), "out");
+      p.dqkv.expect_equal(2.0 * near(), "dqkv", 1.0);
+    }
+}
+
 TEST_P(CudaAttention, ForwardAndBackward) {
   for (const auto& shape : all_shapes)
     for (const bool documents : {false, true}) {
@@ -440,6 +459,7 @@ TEST_P(CudaAttention, OverACache) {
       SCOPED_TRACE(::testing::Message() << head_dim << ", window " << window);
       ops::AttentionShape s{1, count, 4, 2, head_dim, window};
       s.score_divisor = 3.0F;
+      s.softcap = window == 40 ? 2.0F : 0.0F;
       TestMatrix q(dtype(), count, 4 * head_dim, {3, 0}), out(dtype(), count, 4 * head_dim);
       TestMatrix keys(dtype(), past + count + 3, 2 * head_dim),
           values(dtype(), past + count + 3, 2 * head_dim);

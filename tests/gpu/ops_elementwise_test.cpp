@@ -34,6 +34,9 @@ TEST(CudaElementwise, FillAndScale) {
         ops::scale(host_stream(), y.host(), -1.7F);
         ops::cuda::scale(device_stream(), y.device(), -1.7F);
         y.expect_equal(0.0, "scale");
+        ops::softcap(host_stream(), y.host(), 2.0F);
+        ops::cuda::softcap(device_stream(), y.device(), 2.0F);
+        y.expect_equal(type == DType::f32 ? 1e-6 : 1e-2, "softcap");
         ops::fill(host_stream(), y.host(), 0.3F);
         ops::cuda::fill(device_stream(), y.device(), 0.3F);
         y.expect_equal(0.0, "fill");

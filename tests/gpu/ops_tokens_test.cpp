@@ -17,20 +17,21 @@ const TokenSizes token_sizes[] = {
 
 TEST_P(CudaTokens, CrossEntropyAndItsGradient) {
   for (const auto& [rows, cols, place] : token_sizes)
-    for (const auto gradient : {ops::WithGradient::no, ops::WithGradient::yes}) {
-      SCOPED_TRACE(cols);
-      auto tokens = random_tokens(rows, cols);
-      if (rows > 2) tokens[1] = -1;
-      tokens.back() = static_cast<std::int32_t>(cols - 1);
-      TestIntegers targets(tokens);
-      TestMatrix logits(dtype(), rows, cols, place, 4.0), losses(DType::f32, 1, rows);
-      ops::cross_entropy(host_stream(), losses.host(), logits.host(), targets.host(), 0.25F,
-                         gradient);
-      ops::cuda::cross_entropy(device_stream(), losses.device(), logits.device(), targets.device(),
-                               0.25F, gradient);
-      losses.expect_equal(1e-6, "losses", 10.0);
-      logits.expect_equal(gradient == ops::WithGradient::no ? 0.0 : near(), "dlogits", 0.25);
-    }
+    for (const auto gradient : {ops::WithGradient::no, ops::WithGradient::yes})
+      for (const float softcap : {0.0F, 8.0F}) {
+        SCOPED_TRACE(cols);
+        auto tokens = random_tokens(rows, cols);
+        if (rows > 2) tokens[1] = -1;
+        tokens.back() = static_cast<std::int32_t>(cols - 1);
+        TestIntegers targets(tokens);
+        TestMatrix logits(dtype(), rows, cols, place, 4.0), losses(DType::f32, 1, rows);
+        ops::cross_entropy(host_stream(), {losses.host(), logits.host(), targets.host(), gradient,
+                                           0.25F, softcap});
+        ops::cuda::cross_entropy(device_stream(), {losses.device(), logits.device(),
+                                                   targets.device(), gradient, 0.25F, softcap});
+        losses.expect_equal(1e-6, "losses", 10.0);
+        logits.expect_equal(gradient == ops::WithGradient::no ? 0.0 : near(), "dlogits", 0.25);
+      }
 }
 
 // The maximum in the first, a middle and the last place in the online sum, next to minus infinity.
@@ -40,10 +41,10 @@ TEST_P(CudaTokens, CrossEntropyWithAPeak) {
     logits.set(0, peak, 90.0);
     logits.set(0, 1, -HUGE_VAL);
     TestIntegers targets({17});
-    ops::cross_entropy(host_stream(), losses.host(), logits.host(), targets.host(), 1.0F,
-                       ops::WithGradient::yes);
-    ops::cuda::cross_entropy(device_stream(), losses.device(), logits.device(), targets.device(),
-                             1.0F, ops::WithGradient::yes);
+    ops::cross_entropy(host_stream(),
+                       {losses.host(), logits.host(), targets.host(), ops::WithGradient::yes});
+    ops::cuda::cross_entropy(device_stream(), {losses.device(), logits.device(), targets.device(),
+                                               ops::WithGradient::yes});
     losses.expect_equal(1e-6, "loss", 90.0);
     logits.expect_equal(near(), "dlogits");
   }
@@ -53,8 +54,7 @@ TEST_P(CudaTokens, CrossEntropyIsNotANumberWhereALogitIsNot) {
   TestMatrix logits(dtype(), 1, 40), losses(DType::f32, 1, 1);
   logits.set(0, 3, std::nan(""));
   TestIntegers targets({7});
-  ops::cuda::cross_entropy(device_stream(), losses.device(), logits.device(), targets.device(),
-                           1.0F, ops::WithGradient::no);
+  ops::cuda::cross_entropy(device_stream(), {losses.device(), logits.device(), targets.device()});
   const auto bytes = losses.downloaded();
   float loss = 0;
   std::memcpy(&loss, bytes.data(), 4);
@@ -85,11 +85,14 @@ TEST_P(CudaTokens, CrossEntropyOfParts) {
         }
         parts.expect_equal(1e-5, "parts");
         for (std::int64_t r = 0; r < t; ++r) {
-          ops::cross_entropy_from_parts(host_stream(), losses.host(), mine(logits.host(), r),
-                                        parts.host(), targets.host(), first(r), 0.25F, gradient);
-          ops::cuda::cross_entropy_from_parts(device_stream(), losses.device(),
-                                              mine(logits.device(), r), parts.device(),
-                                              targets.device(), first(r), 0.25F, gradient);
+          ops::cross_entropy_from_parts(
+              host_stream(),
+              {losses.host(), mine(logits.host(), r), targets.host(), gradient, 0.25F},
+              parts.host(), first(r));
+          ops::cuda::cross_entropy_from_parts(
+              device_stream(),
+              {losses.device(), mine(logits.device(), r), targets.device(), gradient, 0.25F},
+              parts.device(), first(r));
           losses.expect_equal(1e-6, "losses", 10.0);
         }
         logits.expect_equal(gradient == ops::WithGradient::no ? 0.0 : near(), "dlogits", 0.25);
@@ -103,17 +106,16 @@ TEST_P(CudaTokens, CrossEntropyOfOnePartIsThatOfTheWhole) {
     TestIntegers targets(random_tokens(rows, cols));
     TestMatrix logits(dtype(), rows, cols, place, 4.0), losses(DType::f32, 1, rows);
     const auto before = logits.downloaded();
-    ops::cuda::cross_entropy(device_stream(), losses.device(), logits.device(), targets.device(),
-                             0.25F, ops::WithGradient::yes);
+    const ops::CrossEntropyCall call{losses.device(), logits.device(), targets.device(),
+                                     ops::WithGradient::yes, 0.25F};
+    ops::cuda::cross_entropy(device_stream(), call);
     const auto whole = std::pair(losses.downloaded(), logits.downloaded());
     logits.set(0, 0, logits.get(0, 0));  // restores them
     ASSERT_EQ(logits.downloaded(), before);
     TestMatrix part(DType::f32, rows, 3);
     ops::cuda::cross_entropy_part(device_stream(), part.device(), logits.device(), targets.device(),
                                   0);
-    ops::cuda::cross_entropy_from_parts(device_stream(), losses.device(), logits.device(),
-                                        part.device(), targets.device(), 0, 0.25F,
-                                        ops::WithGradient::yes);
+    ops::cuda::cross_entropy_from_parts(device_stream(), call, part.device(), 0);
     EXPECT_TRUE(whole == std::pair(losses.downloaded(), logits.downloaded()));
   }
 }
@@ -208,8 +210,8 @@ TEST_P(CudaTokens, RefuseWhatIsInNoVocabulary) {
                                         table.device(), 0, Accumulate::no));
   EXPECT_ANY_THROW(ops::cuda::embedding_backward(device_stream(), table.device(), out.device(),
                                                  below.device(), 0, Accumulate::yes));
-  EXPECT_ANY_THROW(ops::cuda::cross_entropy(device_stream(), losses.device(), logits.device(),
-                                            beyond.device(), 1.0F, ops::WithGradient::no));
+  EXPECT_ANY_THROW(ops::cuda::cross_entropy(device_stream(),
+                                            {losses.device(), logits.device(), beyond.device()}));
 }
 #endif
 

@@ -25,10 +25,21 @@ std::string config_of(const std::string& family, const std::string& more = "") {
                 "num_attention_heads": 6, "num_key_value_heads": 2, "vocab_size": 101})");
   json["architectures"] = {f.architecture};
   json["model_type"] = f.name;
-  const char* const with_head_dim[] = {"qwen3", "gemma", "gemma3_text", "seed_oss",
-                                       "glm",   "glm4",  "ernie4_5",    "minimax_m2"};
+  const char* const with_head_dim[] = {"qwen3", "gemma", "gemma2",   "gemma3_text", "seed_oss",
+                                       "glm",   "glm4",  "ernie4_5", "minimax_m2",  "ministral3"};
   if (std::ranges::find(with_head_dim, family) != std::end(with_head_dim)) json["head_dim"] = 8;
-  if (family == "olmo3") json["rope_theta"] = 5e5;
+  if (family == "olmo3" || family == "cohere") json["rope_theta"] = 5e5;
+  if (family == "granitemoehybrid")
+    json.update({{"shared_intermediate_size", 64},
+                 {"num_local_experts", 0},
+                 {"position_embedding_type", "rope"},
+                 {"layer_types", {"attention", "attention", "attention"}}});
+  if (family == "ministral3")
+    json["rope_parameters"] = {{"rope_type", "yarn"},
+                               {"rope_theta", 1e6},
+                               {"factor", 16.0},
+                               {"original_max_position_embeddings", 32},
+                               {"llama_4_scaling_beta", 0.1}};
   if (f.keys.contains("num_experts")) {
     const bool local = family == "mixtral" || family == "minimax_m2";
     const auto* name = local ? "num_local_experts" : "num_experts";
@@ -141,6 +152,29 @@ TEST(Families, ReadTheirKeys) {
   const auto minimax = config("minimax_m2", R"("rotary_dim": 4, "scoring_func": "sigmoid")");
   EXPECT_EQ(minimax.rotary_dims(), 4);
   EXPECT_EQ(minimax.rope_theta, 5e6);
+  const auto gemma2 = config("gemma2");
+  EXPECT_EQ(gemma2.window(0), 4096);
+  EXPECT_EQ(gemma2.window(1), 0);
+  EXPECT_EQ(gemma2.attn_logit_softcapping, 50);
+  EXPECT_EQ(gemma2.final_logit_softcapping, 30);
+  EXPECT_EQ(config("gemma2", R"("attn_logit_softcapping": null)").attn_logit_softcapping, 0);
+  EXPECT_EQ(config("granitemoehybrid").intermediate_size, 64);
+  EXPECT_EQ(config("cohere").logits_scaling, 16);
+  EXPECT_EQ(config("cohere", R"("logit_scale": 0.25)").logits_scaling, 4);
+  EXPECT_TRUE(config("cohere").tie_word_embeddings);
+  const auto cohere2 = config("cohere2", R"("num_hidden_layers": 4, "layer_norm_eps": 0.5)");
+  EXPECT_EQ(cohere2.window(2), 4096);
+  EXPECT_EQ(cohere2.window(3), 0);
+  EXPECT_EQ(cohere2.layer_norm_epsilon, 0.5);
+  const auto ministral3 = config("ministral3");
+  EXPECT_EQ(ministral3.rope_theta, 1e6);
+  EXPECT_EQ(ministral3.rope_scaling->llama_4_scaling_beta, 0.1);
+  const auto phi3 = config("phi3", R"("max_position_embeddings": 128, "partial_rotary_factor": 0.5,
+      "original_max_position_embeddings": 32, "rope_scaling": {"type": "su",
+      "short_factor": [1, 2], "long_factor": [3, 4]})");
+  EXPECT_EQ(phi3.rope_scaling->rope_type, RopeType::longrope);
+  EXPECT_EQ(phi3.rope_scaling->factor, 4);
+  EXPECT_EQ(phi3.rope_scaling->long_factor, (std::vector{3.0, 4.0}));
   const auto factor = [](const char* more) {
     return config("llama", fmt::format(R"("max_position_embeddings": 128,
         "rope_scaling": {{"rope_type": "yarn", "factor": 20.0, {}}})",
@@ -169,6 +203,12 @@ TEST(Families, ReadFoldersOfTheHub) {
       "attn_logit_softcapping": null, "final_logit_softcapping": null,
       "use_bidirectional_attention": false, "max_position_embeddings": 32768,
       "eos_token_id": [1, 106])");
+  config("phi3", R"("attention_bias": false, "full_attn_mod": 1, "interpolate_factor": 1,
+      "lm_head_bias": false, "mlp_bias": false, "sliding_window": 262144)");
+  config("cohere2", R"("cache_implementation": "hybrid", "head_dim": 8, "layer_switch": 4,
+      "order_of_interleaved_layers": "local_attn_first", "position_embedding_type": "rope_gptj",
+      "rotary_pct": 1.0, "sliding_window_pattern": 4, "use_embedding_sharing": true,
+      "use_gated_activation": true, "use_parallel_block": true, "use_parallel_embedding": true)");
   config("qwen2", R"("use_mrope": false, "use_sliding_window": false, "sliding_window": 131072,
       "max_window_layers": 28, "max_position_embeddings": 32768)");
 }
@@ -196,6 +236,15 @@ TEST(Families, WriteWhatTheyRead) {
       {"ministral", ""},
       {"seed_oss", R"("attention_out_bias": true, "residual_dropout": 0.0)"},
       {"phi3", R"("sliding_window": 2047, "resid_pdrop": 0.1, "partial_rotary_factor": 1.0)"},
+      {"phi3", R"("max_position_embeddings": 128, "original_max_position_embeddings": 32,
+                  "rope_parameters": {"rope_type": "longrope", "attention_factor": 1.5,
+                  "short_factor": [1, 1, 1.5, 2], "long_factor": [1, 2, 3, 4]})"},
+      {"ministral3", ""},
+      {"granitemoehybrid", R"("logits_scaling": 3.0, "tie_word_embeddings": true)"},
+      {"cohere", R"("logit_scale": 0.3, "layer_norm_eps": 1e-3)"},
+      {"cohere2", R"("sliding_window": 24, "layer_types":
+                     ["sliding_attention", "full_attention", "sliding_attention"])"},
+      {"gemma2", R"("attn_logit_softcapping": null, "final_logit_softcapping": 20.0)"},
       {"hunyuan_v1_dense", R"("rope_scaling": {"type": "dynamic", "alpha": 10.0})"},
       {"gemma3_text", R"("sliding_window": 24, "query_pre_attn_scalar": 6, "rope_theta": 5e5,
                          "rope_local_base_freq": 500, "attention_bias": true,
@@ -284,10 +333,37 @@ TEST(Families, NameWhatTheyDoNotCompute) {
       {"smollm3", R"("no_rope_layers": [1, 2, 1])", "model.no_rope_layers has 2"},
       {"smollm3", R"("use_sliding_window": true)", "use_sliding_window is true"},
       {"phi3", R"("rope_scaling": {"rope_type": "linear", "factor": 2.0})",
-       "model.rope_scaling is set; llamesh computes the family phi3 without it"},
-      {"phi3", R"("rope_scaling": {"type": "longrope", "short_factor": [1]})",
-       "rope_type is 'longrope'"},
-      {"phi3", R"("partial_rotary_factor": 0.75)", "partial_rotary_factor is 0.75"},
+       "rope_scaling: rope_type is 'linear'; the family has default and longrope"},
+      {"phi3", R"("rope_scaling": {"type": "longrope"})",
+       "original_max_position_embeddings is missing"},
+      {"phi3", R"("max_position_embeddings": 128, "original_max_position_embeddings": 32,
+          "rope_scaling": {"type": "longrope", "short_factor": [1]})",
+       "model.rope_scaling.short_factor has 1 numbers, but 8 dims of a head rotate; it needs 4"},
+      {"phi3", R"("max_position_embeddings": 128, "original_max_position_embeddings": 32,
+          "rope_scaling": {"type": "longrope", "factor": 2.0})",
+       "factor is 2.0, but max_position_embeddings 128 / original_max_position_embeddings 32 is 4"},
+      {"phi3", R"("max_position_embeddings": 128, "original_max_position_embeddings": 32,
+          "rope_scaling": {"type": "longrope", "short_factor": [1, -1]})",
+       "short_factor: expected a list of numbers above 0, got [1,-1]"},
+      {"llama", R"("rope_scaling": {"type": "longrope"})", "rope_type is 'longrope'"},
+      {"ministral3", R"("rope_parameters": {"rope_type": "yarn", "factor": 2.0,
+          "original_max_position_embeddings": 32})",
+       "llama_4_scaling_beta is missing"},
+      {"ministral3", R"("rope_parameters": {"rope_type": "default", "rope_theta": 1e6})",
+       "model.rope_scaling is null; the family ministral3 needs one of rope_type yarn"},
+      {"granitemoehybrid", R"("num_local_experts": 8)",
+       "num_local_experts is 8; llamesh computes 0"},
+      {"granitemoehybrid", R"("position_embedding_type": "nope")",
+       "position_embedding_type is \"nope\"; llamesh computes rope only"},
+      {"granitemoehybrid", R"("layer_types": ["mamba", "attention", "attention"])",
+       "llamesh computes full_attention in each layer only"},
+      {"cohere", R"("rope_theta": null)", "rope_theta is missing"},
+      {"cohere", R"("use_qk_norm": true)", "use_qk_norm is true; llamesh computes the family"},
+      {"cohere2", R"("head_dim": 10)",
+       "model.head_dim is 10; in the family cohere2 it is hidden_size / num_attention_heads, 48 / "
+       "6"},
+      {"gemma2", R"("final_logit_softcapping": -1.0)",
+       "final_logit_softcapping: expected a number above 0"},
       {"llama", R"("rope_scaling": {"type": "dynamic", "alpha": 10.0})", "rope_type is 'dynamic'"},
       {"mixtral", R"("num_local_experts": 4, "num_experts_per_tok": 5)",
        "model.num_experts_per_tok is 5, but num_experts is 4"},
@@ -299,6 +375,8 @@ TEST(Families, NameWhatTheyDoNotCompute) {
       {"qwen3_moe", R"("num_experts": null)", "num_experts is missing"},
       {"qwen3_moe", R"("moe_intermediate_size": null)", "moe_intermediate_size is missing"},
       {"llama", R"("is_causal": false)", "is_causal is set, but not to true"},
+      {"llama", R"("quantization_config": {"quant_method": "mxfp4"})",
+       "quantization_config: quant_method is \"mxfp4\"; llamesh reads weights in fp8"},
       {"gpt2", R"("num_attention_heads": 3)",
        "n_head is 6, but num_attention_heads, the same key, is 3"},
       {"llama", R"("attention_multiplier": 0.5)",
@@ -447,14 +525,16 @@ TEST(Families, UnknownOnesAreToldWhichAreKnown) {
         error.what(),
         "config.json: architectures is [\"PhiForCausalLM\"] and model_type missing; "
         "llamesh trains LlamaForCausalLM, MistralForCausalLM, MinistralForCausalLM, "
-        "Qwen2ForCausalLM, "
+        "Ministral3ForCausalLM, Qwen2ForCausalLM, "
         "Qwen3ForCausalLM, Olmo2ForCausalLM, Olmo3ForCausalLM, Exaone4ForCausalLM, "
         "SmolLM3ForCausalLM, SeedOssForCausalLM, Phi3ForCausalLM, HunYuanDenseV1ForCausalLM, "
         "Ernie4_5ForCausalLM, GlmForCausalLM, Glm4ForCausalLM, GraniteForCausalLM, "
-        "ArceeForCausalLM, "
+        "GraniteMoeHybridForCausalLM, CohereForCausalLM, Cohere2ForCausalLM, ArceeForCausalLM, "
         "ApertusForCausalLM, NemotronForCausalLM, Starcoder2ForCausalLM, GemmaForCausalLM, "
-        "Gemma3ForCausalLM, MixtralForCausalLM, Qwen2MoeForCausalLM, Qwen3MoeForCausalLM, "
-        "OlmoeForCausalLM, Glm4MoeForCausalLM, MiniMaxM2ForCausalLM, GPT2LMHeadModel");
+        "Gemma2ForCausalLM, Gemma3ForCausalLM, MixtralForCausalLM, Qwen2MoeForCausalLM, "
+        "Qwen3MoeForCausalLM, "
+        "OlmoeForCausalLM, Glm4MoeForCausalLM, MiniMaxM2ForCausalLM, GPT2LMHeadModel, and the "
+        "language model of Gemma3ForConditionalGeneration, Mistral3ForConditionalGeneration");
   }
 }
 
@@ -606,6 +686,37 @@ TEST(Rope, LinearDividesAllFrequencies) {
   rope.scaling = RopeScaling{.rope_type = RopeType::linear, .factor = 4};
   const auto scaled = rope_frequencies(rope, 64);
   for (std::size_t i = 0; i < plain.size(); ++i) EXPECT_DOUBLE_EQ(scaled[i], plain[i] / 4);
+}
+
+TEST(Rope, LongropeDividesByTheLengthOfTheText) {
+  Rope rope{.theta = 10000, .dims = 4};
+  const auto plain = rope_frequencies(rope, 6);
+  rope.scaling = RopeScaling{.rope_type = RopeType::longrope,
+                             .factor = 32,
+                             .original_max_position_embeddings = 4096,
+                             .short_factor = {1, 2},
+                             .long_factor = {4, 8}};
+  EXPECT_EQ(rope_frequencies(rope, 6, 4096), (std::vector{plain[0], plain[1] / 2, 0.0}));
+  EXPECT_EQ(rope_frequencies(rope, 6, 4097), (std::vector{plain[0] / 4, plain[1] / 8, 0.0}));
+  EXPECT_DOUBLE_EQ(rope_magnitude(rope), std::sqrt(1 + std::log(32.0) / std::log(4096.0)));
+  rope.scaling->factor = 1;
+  EXPECT_EQ(rope_magnitude(rope), 1);
+}
+
+/// Only queries behind the original context grow.
+TEST(Rope, QueriesGrowWithTheirPosition) {
+  Rope rope{.theta = 10000};
+  rope.scaling = RopeScaling{.rope_type = RopeType::yarn,
+                             .factor = 4,
+                             .original_max_position_embeddings = 4,
+                             .llama_4_scaling_beta = 0.5};
+  std::vector<float> queries(9 * 4), keys(9 * 4);
+  rope_table(rope, 4, queries, RopeSide::queries);
+  rope_table(rope, 4, keys, RopeSide::keys);
+  for (std::size_t i = 0; i < queries.size(); ++i) {
+    const auto contexts = static_cast<double>(i / 16);
+    EXPECT_NEAR(queries[i], keys[i] * (1 + 0.5 * std::log(1 + contexts)), 1e-6) << i;
+  }
 }
 
 /// Qwen 2.5's long-context setting: pairs 0 to 23 keep their frequencies and those from 40 on are

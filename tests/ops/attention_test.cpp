@@ -59,6 +59,7 @@ struct Problem {
     reference::Shape shape{n(s.batch),    n(s.sequence),  n(s.heads), n(s.kv_heads),
                            n(s.head_dim), starts.numbers, n(s.window)};
     shape.divisor = static_cast<double>(s.score_divisor);
+    shape.softcap = static_cast<double>(s.softcap);
     return shape;
   }
   /// Returns the reference result for the contents of qkv.
@@ -417,6 +418,23 @@ TEST_P(Attention, WithAWindowEqualsTheReference) {
     }
 }
 
+TEST_P(Attention, WithASoftcapEqualsTheReference) {
+  for (auto shape : {ops::AttentionShape{1, 37, 6, 3, 6}, {2, 129, 8, 1, 9}, {1, 263, 4, 2, 6, 61}})
+    for (const float softcap : {0.5F, 3.0F}) {
+      SCOPED_TRACE(::testing::Message() << shape.sequence << " tokens, softcap " << softcap);
+      shape.score_divisor = 0.7F;
+      shape.softcap = softcap;
+      Problem p(dtype(), shape);
+      p.forward(stream);
+      p.backward(stream);
+      const auto g = p.expected_gradients();
+      expect_near(p.out.numbers(), p.expected(), near(), "out");
+      expect_near(p.q_numbers(p.dqkv), g.dq, 4.0 * near(), "dq", 1.0);
+      expect_near(p.k_numbers(p.dqkv), g.dk, 4.0 * near(), "dk", 1.0);
+      expect_near(p.v_numbers(p.dqkv), g.dv, 2.0 * near(), "dv");
+    }
+}
+
 TEST_P(Attention, AWindowOfTheWholeRowChangesNoBit) {
   Problem p(dtype(), {2, 130, 2, 1, 6});
   const auto results = [&] {
@@ -437,6 +455,7 @@ TEST_P(Attention, TheCacheHonorsTheWindow) {
     const std::int64_t past = 33, count = 5;
     ops::AttentionShape shape{1, past + count, 4, 2, 6, window};
     shape.score_divisor = 0.5F;
+    shape.softcap = window == 7 ? 2.0F : 0.0F;
     Problem p(dtype(), shape);
     p.forward(stream);
     auto step = shape;

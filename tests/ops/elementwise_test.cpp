@@ -48,6 +48,9 @@ TEST(Elementwise, FillAndScale) {
       for (auto& v : expected) v *= -0.37F;
       ops::scale(stream, x, -0.37F);
       expect_near(x.numbers(), expected, tolerance(dtype), "scale");
+      for (auto& v : expected) v = 0.3 * std::tanh(v / 0.3);
+      ops::softcap(stream, x, 0.3F);
+      expect_near(x.numbers(), expected, 2.0 * tolerance(dtype), "softcap");
       ops::fill(stream, x, 1.5F);
       expect_near(x.numbers(), reference::Numbers(expected.size(), 1.5), 0.0, "fill");
     }

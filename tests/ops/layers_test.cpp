@@ -321,17 +321,41 @@ TEST_P(Layers, CrossEntropyEqualsTheReferenceAndItsFiniteDifferences) {
     const Matrix logits(dtype(), rows, cols, 5, 4.0), losses(DType::f32, 1, rows);
     const auto numbers = logits.numbers();
     const auto f = [&](const auto& v) { return reference::cross_entropy(v, tokens); };
-    ops::cross_entropy(stream, losses.view(), logits, targets.tensor, 0.25F, ops::WithGradient::no);
+    ops::CrossEntropyCall call{
+        .losses = losses.view(), .logits = logits, .targets = targets.tensor, .scale = 0.25F};
+    ops::cross_entropy(stream, call);
     EXPECT_EQ(logits.numbers(), numbers);
     expect_near(losses.numbers(), f(numbers), 1e-6, "losses", 10.0);
-    ops::cross_entropy(stream, losses.view(), logits, targets.tensor, 0.25F,
-                       ops::WithGradient::yes);
+    call.gradient = ops::WithGradient::yes;
+    ops::cross_entropy(stream, call);
     expect_near(losses.numbers(), f(numbers), 1e-6, "losses", 10.0);
     const reference::Numbers scale(static_cast<std::size_t>(rows), 0.25);
     expect_near(logits.numbers(), reference::numerical_gradient(f, numbers, scale), near(), "dx",
                 0.25);
     EXPECT_TRUE(logits.gaps_untouched());
   }
+}
+
+TEST_P(Layers, CrossEntropyOfCappedLogitsGivesTheGradientBeforeTheCap) {
+  const std::int64_t rows = 8, cols = 33;
+  const auto tokens = random_tokens(rows, cols);
+  const Integers targets(tokens);
+  const Matrix logits(DType::f32, rows, cols, 0, 40.0), losses(DType::f32, 1, rows);
+  const auto numbers = logits.numbers();
+  const auto f = [&](reference::Numbers v) {
+    for (auto& x : v) x = 30.0 * std::tanh(x / 30.0);
+    return reference::cross_entropy(v, tokens);
+  };
+  ops::softcap(stream, logits, 30.0F);
+  ops::cross_entropy(stream, {.losses = losses.view(),
+                              .logits = logits,
+                              .targets = targets.tensor,
+                              .gradient = ops::WithGradient::yes,
+                              .scale = 0.25F,
+                              .softcap = 30.0F});
+  expect_near(losses.numbers(), f(numbers), 1e-6, "losses", 30.0);
+  const reference::Numbers scale(static_cast<std::size_t>(rows), 0.25);
+  expect_near(logits.numbers(), reference::numerical_gradient(f, numbers, scale), 1e-5, "dx", 0.25);
 }
 
 // Several chunks in the online sum, with the maximum in the first, a middle and the last one.
@@ -344,7 +368,10 @@ TEST_P(Layers, CrossEntropyOfALargeVocabulary) {
     const Integers targets(tokens);
     const Matrix losses(DType::f32, 1, 1);
     const auto expected = reference::cross_entropy(logits.numbers(), tokens);
-    ops::cross_entropy(stream, losses.view(), logits, targets.tensor, 1.0F, ops::WithGradient::yes);
+    ops::cross_entropy(stream, {.losses = losses.view(),
+                                .logits = logits,
+                                .targets = targets.tensor,
+                                .gradient = ops::WithGradient::yes});
     expect_near(losses.numbers(), expected, 1e-6, "loss", 90.0);
     expect_near({logits.get(0, peak)}, {1.0}, near(), "gradient at the maximum");
   }
@@ -355,7 +382,8 @@ TEST_P(Layers, CrossEntropyIsNotANumberWhereALogitIsNot) {
   logits.set(0, 3, std::nan(""));
   const Integers targets({7});
   const Matrix losses(DType::f32, 1, 1);
-  ops::cross_entropy(stream, losses.view(), logits, targets.tensor, 1.0F, ops::WithGradient::no);
+  ops::cross_entropy(stream,
+                     {.losses = losses.view(), .logits = logits, .targets = targets.tensor});
   EXPECT_TRUE(std::isnan(losses.get(0, 0)));
 }
 

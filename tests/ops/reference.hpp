@@ -131,6 +131,7 @@ struct Shape {
   Index keys = sequence;                  ///< per sequence
   std::vector<Index> positions = {};      ///< of a row's queries; empty: 0, 1, ...
   double divisor = std::sqrt(static_cast<double>(head_dim));  ///< of scores
+  double softcap = 0;                                         ///< of scores; 0: none
   Index q_index(Index b, Index t, Index h) const {
     return ((b * sequence + t) * heads + h) * head_dim;
   }
@@ -157,6 +158,7 @@ inline Numbers probabilities(const Numbers& q, const Numbers& k, const Shape& s,
     for (Index e = 0; e < s.head_dim; ++e)
       p[j] += q[s.q_index(b, t, h) + e] * k[s.kv_index(b, j, h) + e];
     p[j] /= s.divisor;
+    if (s.softcap > 0) p[j] = s.softcap * std::tanh(p[j] / s.softcap);
     most = std::max(most, p[j]);
   }
   for (Index j = s.start(b, t); j <= s.last(t); ++j) total += p[j] = std::exp(p[j] - most);
@@ -181,6 +183,17 @@ struct AttentionGradients {
   Numbers dq, dk, dv;
 };
 
+/// Returns the slope of the softcap at the score of query t and key j.
+inline double cap_slope(const Numbers& q, const Numbers& k, const Shape& s, Index b, Index t,
+                        Index h, Index j) {
+  if (s.softcap == 0) return 1;
+  double score = 0.0;
+  for (Index e = 0; e < s.head_dim; ++e)
+    score += q[s.q_index(b, t, h) + e] * k[s.kv_index(b, j, h) + e];
+  const auto of_cap = std::tanh(score / s.divisor / s.softcap);
+  return 1 - of_cap * of_cap;
+}
+
 /// Applies the chain rule one query at a time, with the softmax's full Jacobian.
 inline AttentionGradients attention_backward(const Numbers& dout, const Numbers& q,
                                              const Numbers& k, const Numbers& v, const Shape& s) {
@@ -200,9 +213,9 @@ inline AttentionGradients attention_backward(const Numbers& dout, const Numbers&
           }
           mean += p[j] * dp[j];
         }
-        for (Index j = 0; j <= s.last(t); ++j)
+        for (Index j = s.start(b, t); j <= s.last(t); ++j)
           for (Index e = 0; e < s.head_dim; ++e) {
-            const auto dscore = p[j] * (dp[j] - mean) / root;
+            const auto dscore = p[j] * (dp[j] - mean) / root * cap_slope(q, k, s, b, t, h, j);
             g.dq[at + e] += dscore * k[s.kv_index(b, j, h) + e];
             g.dk[s.kv_index(b, j, h) + e] += dscore * q[at + e];
           }

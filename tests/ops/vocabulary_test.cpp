@@ -31,7 +31,13 @@ struct Losses {
   /// Runs one rank after another, with the gather of their parts in between.
   void run(device::Stream& stream, std::int64_t t, ops::WithGradient gradient) {
     const auto rows = whole.view().rows(), classes = whole.view().cols();
-    ops::cross_entropy(stream, of_whole.view(), whole, targets.tensor, scale, gradient);
+    ops::CrossEntropyCall call{.losses = of_whole.view(),
+                               .logits = whole,
+                               .targets = targets.tensor,
+                               .gradient = gradient,
+                               .scale = scale,
+                               .softcap = softcap};
+    ops::cross_entropy(stream, call);
     const Matrix parts(DType::f32, t * rows, 3);
     for (std::int64_t rank = 0; rank < t; ++rank) {
       const Range r(classes, t, rank);
@@ -41,8 +47,9 @@ struct Losses {
     for (std::int64_t rank = 0; rank < t; ++rank) {
       const Range r(classes, t, rank);
       const Matrix mine(DType::f32, 1, rows);
-      ops::cross_entropy_from_parts(stream, mine.view(), cut.view().slice_cols(r.first, r.count),
-                                    parts, targets.tensor, r.first, scale, gradient);
+      call.losses = mine.view();
+      call.logits = cut.view().slice_cols(r.first, r.count);
+      ops::cross_entropy_from_parts(stream, call, parts, r.first);
       if (rank > 0) {
         EXPECT_EQ(mine.bytes(), of_parts.bytes()) << "rank " << rank << " of " << t;
       }
@@ -56,6 +63,7 @@ struct Losses {
   }
 
   static constexpr float scale = 0.25F;
+  float softcap = 0;
   Matrix whole, cut;
   Integers targets;
   Matrix of_whole, of_parts;
@@ -74,6 +82,7 @@ TEST_P(VocabularyParts, GiveTheCrossEntropyOfTheWhole) {
         auto tokens = random_tokens(rows, classes);
         if (rows > 2) tokens[1] = -1;
         Losses losses(dtype(), rows, classes, tokens);
+        losses.softcap = t == 2 ? 8.0F : 0.0F;
         const auto before = losses.cut.bytes();
         losses.run(stream, t, gradient);
         losses.expect_equal(near());
@@ -133,9 +142,9 @@ TEST_P(VocabularyParts, RefuseShapesThatDoNotFit) {
   const Matrix parts(DType::f32, 7, 3), narrow(DType::f32, 4, 2);
   EXPECT_THROW(ops::cross_entropy_part(stream, narrow, losses.cut, losses.targets.tensor, 0),
                std::exception);
-  EXPECT_THROW(ops::cross_entropy_from_parts(stream, losses.of_parts.view(), losses.cut, parts,
-                                             losses.targets.tensor, 0, 1.0F, ops::WithGradient::no),
-               std::exception);
+  const ops::CrossEntropyCall call{
+      .losses = losses.of_parts.view(), .logits = losses.cut, .targets = losses.targets.tensor};
+  EXPECT_THROW(ops::cross_entropy_from_parts(stream, call, parts, 0), std::exception);
 }
 
 // Each row comes from one part and is zero in all others, so the sum over parts is exact.

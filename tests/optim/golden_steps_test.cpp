@@ -209,7 +209,7 @@ TEST_P(GoldenSteps, LossesNormsAndWeightsAreThoseOfTheReference) {
   if (mesh.ranks() != test::world().size()) GTEST_SKIP() << "a mesh of another number of ranks";
   const Golden golden = test::load_golden(name);
   if (mesh.residual == sharding::ResidualLayout::hidden &&
-      model::parameter_table(test::config_of(golden.config())).norm.bias)
+      model::parameter_table(test::config_of(golden.config())).norm.centers)
     GTEST_SKIP() << "LayerNorm, which needs whole rows of the residual stream";
   const auto losses = golden.step_losses();
   const auto norms = golden.step_grad_norms();

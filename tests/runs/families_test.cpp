@@ -39,6 +39,10 @@ model::ModelConfig small_model(const std::string& family) {
   if (family == "mistral" || family == "mixtral") m.sliding_window = 7;
   if (family == "qwen2") m.sliding_window = 9, m.max_window_layers = 1;
   if (family == "olmo2") m.attention_bias = true;
+  if (family == "gemma2") {
+    m.sliding_window = 7, m.layer_types = {"sliding_attention", "full_attention"};
+    m.attn_logit_softcapping = 0.5, m.final_logit_softcapping = 3;
+  }
   if (family == "qwen3")
     m.rope_scaling = model::RopeScaling{
         .rope_type = model::RopeType::yarn, .factor = 4, .original_max_position_embeddings = 16};
@@ -140,7 +144,8 @@ TEST_P(Families, AreSavedExportedAndLoaded) {
 
 INSTANTIATE_TEST_SUITE_P(Each, Families,
                          testing::Values("llama", "mistral", "qwen2", "qwen3", "olmo2", "gpt2",
-                                         "mixtral", "qwen3_moe", "qwen3_moe_dense"),
+                                         "mixtral", "qwen3_moe", "qwen3_moe_dense", "gemma2",
+                                         "cohere"),
                          [](const auto& one) { return std::string(one.param); });
 
 /// Returns rank 0's error; the others are told that a rank has failed.

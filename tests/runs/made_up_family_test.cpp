@@ -193,9 +193,10 @@ TEST_F(MadeUpFamily, IsUnknownToOthers) {
   } catch (const Error& error) {
     EXPECT_EQ(
         std::string(error.what()),
-        "model.family 'lanter' is unknown; known: llama, mistral, ministral, qwen2, qwen3, olmo2, "
-        "olmo3, exaone4, smollm3, seed_oss, phi3, hunyuan_v1_dense, ernie4_5, glm, glm4, granite, "
-        "arcee, apertus, nemotron, starcoder2, gemma, gemma3_text, mixtral, qwen2_moe, qwen3_moe, "
+        "model.family 'lanter' is unknown; known: llama, mistral, ministral, ministral3, qwen2, "
+        "qwen3, olmo2, olmo3, exaone4, smollm3, seed_oss, phi3, hunyuan_v1_dense, ernie4_5, glm, "
+        "glm4, granite, granitemoehybrid, cohere, cohere2, arcee, apertus, nemotron, starcoder2, "
+        "gemma, gemma2, gemma3_text, mixtral, qwen2_moe, qwen3_moe, "
         "olmoe, glm4_moe, minimax_m2, gpt2, lantern");
   }
 }

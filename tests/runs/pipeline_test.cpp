@@ -122,7 +122,8 @@ model::ModelConfig four_layers_of(const std::string& family) {
   m.num_key_value_heads = family == "gpt2" ? 6 : 2;
   m.vocab_size = 258;
   if (family == "gpt2") m.max_position_embeddings = 29, m.tie_word_embeddings = true;
-  if (family == "gemma3_text") m.sliding_window = 5;
+  if (family == "gemma3_text" || family == "gemma2") m.sliding_window = 5;
+  if (family == "gemma2") m.attn_logit_softcapping = 0.5, m.final_logit_softcapping = 3;
   if (family == "mixtral" || family == "qwen3_moe" || family == "glm4_moe") {
     m.num_experts = 5, m.num_experts_per_tok = 2;
     if (family != "glm4_moe") m.router_z_loss_coef = 0.01;
@@ -137,9 +138,9 @@ model::ModelConfig four_layers_of(const std::string& family) {
 
 TEST(Pipeline, TrainsEveryFamily) {
   if (world().size() != 4) return;
-  for (const char* family :
-       {"llama", "gpt2", "qwen3", "olmo2", "gemma3_text", "glm4", "granite", "nemotron",
-        "starcoder2", "exaone4", "mixtral", "qwen3_moe", "apertus", "glm4_moe"}) {
+  for (const char* family : {"llama", "gpt2", "qwen3", "olmo2", "gemma3_text", "glm4", "granite",
+                             "nemotron", "starcoder2", "exaone4", "mixtral", "qwen3_moe", "apertus",
+                             "glm4_moe", "cohere", "gemma2"}) {
     SCOPED_TRACE(family);
     const SharedFolder folder;
     auto in = pipeline_inputs(folder.path());

@@ -128,7 +128,10 @@ void vocabulary(const Shapes& s, DType dtype, double memory) {
   // The gradient overwrites the logits, so later calls read other values; that does not affect the
   // time.
   print_rate("cross_entropy", dtype, 3 * chunk * V * b, memory, [&] {
-    ops::cross_entropy(stream, losses, logits, tokens, 1.0F, ops::WithGradient::yes);
+    ops::cross_entropy(stream, {.losses = losses,
+                                .logits = logits,
+                                .targets = tokens,
+                                .gradient = ops::WithGradient::yes});
   });
   const RandomMatrix table(dtype, V, D), x(dtype, chunk, D), dtable(DType::f32, V, D);
   print_rate("embedding", dtype, 2 * chunk * D * b, memory,

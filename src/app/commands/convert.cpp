@@ -34,7 +34,8 @@ struct ConvertArguments {
   std::string to;              ///< new hf:FOLDER, or new checkpoint
   std::string dtype = "fp32";  ///< for an exported folder: fp32, bf16, fp16
   std::string max_shard_size = "5GB";
-  bool merge = false;  ///< export the model with its adapters merged, not the adapters alone
+  bool merge = false;      ///< export the model with its adapters merged, not the adapters alone
+  bool text_only = false;  ///< export the language model without the source's other parts
 };
 
 checkpoint::StoredType type_of(const std::string& dtype) {
@@ -131,6 +132,8 @@ void export_folder(const fs::path& from, const ConvertArguments& arguments,
     find_companions(from, arguments.to, options);
     find_special_tokens(from, options);
   });
+  options.source = comm::on_rank_0(world, [&] { return options.source.string(); });
+  options.keeps_other_parts = !options.source.empty() && !arguments.text_only;
   checkpoint::export_hf(from, target, options, world);
 }
 
@@ -211,6 +214,9 @@ void declare_convert(CLI::App& parser, Run& chosen) {
   command.add_flag("--merge", to.merge,
                    "From a run with LoRA: the whole model with its adapters merged (default: the "
                    "adapters as a PEFT folder)");
+  command.add_flag("--text-only", to.text_only,
+                   "From a model that takes images, too: its language model alone (default: with "
+                   "its other parts, unchanged)");
 }
 
 }  // namespace llamesh::app

@@ -1,6 +1,8 @@
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "checkpoint/models/safetensors.hpp"
 #include "core/dtype.hpp"
@@ -39,6 +41,21 @@ std::uint16_t float_to_half(float value) {
   return static_cast<std::uint16_t>(half | sign);
 }
 
+/// What F8_E4M3 stands for: a sign, 4 bits for the exponent with bias 7, 3 for the mantissa; all
+/// ones is NaN.
+constexpr auto float8_values = [] {
+  std::array<float, 256> values{};
+  for (std::size_t bits = 0; bits < values.size(); ++bits) {
+    const auto exponent = static_cast<int>(bits >> 3U & 15U),
+               mantissa = static_cast<int>(bits & 7U);
+    float value = static_cast<float>(exponent == 0 ? mantissa : mantissa + 8) * 0x1p-9F;
+    for (int e = 1; e < exponent; ++e) value *= 2;
+    if (exponent == 15 && mantissa == 7) value = std::numeric_limits<float>::quiet_NaN();
+    values[bits] = bits < 128 ? value : -value;
+  }
+  return values;
+}();
+
 template <class Convert>
 void widen(const std::uint8_t* from, std::span<float> values, Convert convert) {
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -68,12 +85,15 @@ std::string_view name_of(StoredType type) {
       return "F16";
     case StoredType::f64:
       return "F64";
+    case StoredType::f8_e4m3:
+      return "F8_E4M3";
   }
   return "";
 }
 
 std::optional<StoredType> stored_type(std::string_view name) {
-  for (const auto type : {StoredType::f32, StoredType::bf16, StoredType::f16, StoredType::f64})
+  for (const auto type :
+       {StoredType::f32, StoredType::bf16, StoredType::f16, StoredType::f64, StoredType::f8_e4m3})
     if (name_of(type) == name) return type;
   return std::nullopt;
 }
@@ -96,6 +116,9 @@ void to_floats(StoredType type, const std::uint8_t* from, std::span<float> value
         values[i] = static_cast<float>(wide);
       }
       return;
+    case StoredType::f8_e4m3:
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] = float8_values[from[i]];
+      return;
   }
 }
 
@@ -111,7 +134,8 @@ std::int64_t from_floats(StoredType type, std::span<const float> values, std::ui
       narrow(values, to, float_to_half);
       break;
     case StoredType::f64:
-      expects(false, "nothing is written in F64");
+    case StoredType::f8_e4m3:
+      expects(false, "nothing is written in {}", name_of(type));
   }
   // The smallest finite number that rounds to infinity: half a unit above the type's largest.
   const float limit = type == StoredType::f16 ? 65520.0F : 0x1.ffp127F;

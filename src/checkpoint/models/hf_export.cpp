@@ -8,7 +8,9 @@
 
 #include "checkpoint/format/format.hpp"
 #include "checkpoint/format/state_reader.hpp"
+#include "checkpoint/models/folder_names.hpp"
 #include "checkpoint/models/hf_new_folder.hpp"
+#include "checkpoint/models/hf_weights.hpp"
 #include "checkpoint/models/stored_model.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
@@ -32,13 +34,45 @@ std::string torch_name(StoredType type) {
   return type == StoredType::f32 ? "float32" : type == StoredType::bf16 ? "bfloat16" : "float16";
 }
 
-/// What a folder holds: the constants behind the parameters.
+/// Files beside a model that takes images, too.
+constexpr std::array image_files = {"preprocessor_config.json", "processor_config.json",
+                                    "chat_template.json"};
+
+/// What a model has beside its language model, in the folder that it came from.
+struct OtherParts {
+  HfWeights weights;
+  std::vector<StoredTensor> tensors;
+};
+
+/// What a folder holds, in this order.
 struct FolderContent {
   model::StateDict dict;
   std::vector<model::StoredConstant> constants;
+  std::optional<OtherParts> parts;
 };
 
-/// Returns its tensors as `type`, but those that are always fp32.
+/// Takes the other parts from the source, and its names for the language model's tensors.
+void add_other_parts(FolderContent& content, const model::ModelConfig& config,
+                     const model::ParameterTable& table, const fs::path& source) {
+  HfWeights weights(source);
+  const FolderNames names(weights, model::family_named(config.family).base_prefix,
+                          table[table.embed_tokens.weight].name);
+  std::vector<StoredTensor> tensors;
+  for (const auto& name : weights.names()) {
+    if (!names.is_of_other_part(name)) continue;
+    tensors.push_back(weights.tensor(name));
+    const auto type = stored_type(tensors.back().dtype);
+    validate(type && type != StoredType::f8_e4m3,
+             "{}: '{}' is {}; F32, BF16, F16 and F64 are kept; export with --text-only",
+             source.string(), name, tensors.back().dtype);
+  }
+  if (tensors.empty()) return;
+  for (auto& tensor : content.dict) tensor.name = names(tensor.name);
+  for (auto& constant : content.constants) constant.name = names(constant.name);
+  content.parts.emplace(std::move(weights), std::move(tensors));
+}
+
+/// Returns its tensors as `type`, but those that are always fp32, and other parts.
 std::vector<StoredTensor> tensors_of(const FolderContent& content,
                                      const model::ParameterTable& table, StoredType type) {
   std::vector<StoredTensor> tensors;
@@ -49,6 +83,8 @@ std::vector<StoredTensor> tensors_of(const FolderContent& content,
   }
   for (const auto& constant : content.constants)
     tensors.push_back({constant.name, std::string(name_of(type)), {}, 0, 0});
+  if (content.parts)
+    tensors.insert(tensors.end(), content.parts->tensors.begin(), content.parts->tensors.end());
   return tensors;
 }
 
@@ -151,6 +187,16 @@ void write_constant(float value, Descriptor& file, const StoredTensor& to) {
   file.write(to.begin, bytes.data(), std::ssize(bytes));
 }
 
+/// Copies a tensor from another part.
+void copy_tensor(const HfWeights& from, Descriptor& file, const StoredTensor& to) {
+  std::vector<std::uint8_t> bytes;
+  for (std::int64_t first = 0; first < to.bytes; first += std::ssize(bytes)) {
+    bytes.resize(static_cast<std::size_t>(std::min(block_numel, to.bytes - first)));
+    from.read_bytes(to.name, first, bytes);
+    file.write(to.begin + first, bytes.data(), std::ssize(bytes));
+  }
+}
+
 /// Writes this rank's share of the tensors: each goes to the rank with the least load so far.
 void write_my_tensors(const StoredModel& model, const FolderContent& content,
                       const fs::path& folder, const std::vector<ExportFile>& files,
@@ -168,9 +214,11 @@ void write_my_tensors(const StoredModel& model, const FolderContent& content,
       if (from != content.dict.end()) {
         if (mine) write_tensor(model, *from, out, tensor);
         ++from;
-      } else {
+      } else if (constant != content.constants.end()) {
         if (mine) write_constant(constant->value, out, tensor);
         ++constant;
+      } else if (mine) {
+        copy_tensor(content.parts->weights, out, tensor);
       }
       wrote = wrote || mine;
     }
@@ -218,7 +266,8 @@ void complete_config(nlohmann::ordered_json& json, const model::ModelConfig& con
     positions = std::max<std::int64_t>(
         positions,
         std::llround(rope->factor * static_cast<double>(rope->original_max_position_embeddings)));
-  if (!json.contains("n_positions") && positions > 0) json["max_position_embeddings"] = positions;
+  const bool says = json.contains("n_positions") || json.contains("max_position_embeddings");
+  if (!says && positions > 0) json["max_position_embeddings"] = positions;
   if (options.bos) json["bos_token_id"] = *options.bos;
   if (!options.end_tokens.empty()) json["eos_token_id"] = options.end_tokens.front();
 }
@@ -243,8 +292,10 @@ void write_small_files(const fs::path& folder, const model::ModelConfig& config,
   std::string base;
   const auto& source = options.source;
   if (!source.empty()) base = read_file(source / "config.json", std::int64_t{1} << 20U);
-  auto json = parse_json_object(model::to_config_json(config, torch_name(options.type), base),
-                                "config.json");
+  const auto text = options.keeps_other_parts
+                        ? model::to_whole_config_json(config, torch_name(options.type), base)
+                        : model::to_config_json(config, torch_name(options.type), base);
+  auto json = parse_json_object(text, "config.json");
   if (source.empty()) complete_config(json, config, options);
   write_durably(folder / "config.json", json.dump(2) + "\n");
 
@@ -261,6 +312,8 @@ void write_small_files(const fs::path& folder, const model::ModelConfig& config,
   if (add_end_tokens(generation, options.end_tokens) || !copied)
     write_durably(folder / generation_file, generation.dump(2) + "\n");
   copy_tokenizer(options.tokenizer, folder);
+  if (options.keeps_other_parts)
+    for (const auto* name : image_files) copy_if_there(source / name, folder / name);
 }
 
 void warn_of_refusal(const model::ModelConfig& config) {
@@ -306,8 +359,9 @@ void export_hf(const fs::path& checkpoint, const fs::path& target, const ExportO
   const auto stored_table = model::parameter_table(stored);
   const auto config = stored.base();
   const auto table = model::parameter_table(config);
-  const FolderContent content{model::state_dict(config, table),
-                              model::family_named(config.family).constants(table)};
+  FolderContent content{
+      model::state_dict(config, table), model::family_named(config.family).constants(table), {}};
+  if (options.keeps_other_parts) add_other_parts(content, config, table, options.source);
   const auto files = plan_export(tensors_of(content, table, options.type), options.max_shard_bytes);
   std::unique_ptr<StoredModel> model;
   comm::agree(world, [&] {

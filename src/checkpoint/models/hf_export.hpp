@@ -17,6 +17,8 @@ struct ExportOptions {
   /// Hugging Face folder that supplies generation_config.json and the config.json keys other than
   /// the shape; empty: none.
   std::filesystem::path source;
+  /// If `source` has other parts than the language model, the new folder has them, too, unchanged.
+  bool keeps_other_parts = false;
   /// Tokenizer path, as for tokenizer::open_tokenizer. From a folder all tokenizer files are
   /// copied; a .model or .json file becomes tokenizer.model or tokenizer.json, and the
   /// special-token files beside it are copied too. Empty: none.
@@ -41,10 +43,10 @@ std::vector<ExportFile> plan_export(const std::vector<StoredTensor>& tensors,
                                     std::int64_t max_bytes);
 
 /// Exports a checkpoint's model as a new folder that transformers can load: weights, index,
-/// config.json, generation_config.json, tokenizer. Adapters are merged into their weights. All
-/// ranks share the writing, tensor by tensor; each needs some 50 MiB of memory, and 800 MiB for
-/// large transposed tensors. The folder gets its final name once it is complete and on disk.
-/// Collective; on an error every rank throws.
+/// config.json, generation_config.json, tokenizer, other parts. Adapters are merged into their
+/// weights. All ranks share the writing, tensor by tensor; each needs some 50 MiB of memory, and
+/// 800 MiB for large transposed tensors. The folder gets its final name once it is complete and on
+/// disk. Collective; on an error every rank throws.
 void export_hf(const std::filesystem::path& checkpoint, const std::filesystem::path& target,
                const ExportOptions& options, const comm::Communicator& world);
 

@@ -22,31 +22,24 @@ bool is_buffer(const std::string& name) {
          name.ends_with(".attn.masked_bias");
 }
 
-/// Drops the family's prefix from the names if the folder is of the bare model, without a head.
-void match_prefix(model::StateDict& dict, const HfWeights& weights, std::string_view prefix) {
-  const auto bare = [&](const std::string& name) {
-    return name.starts_with(prefix) ? name.substr(prefix.size()) : name;
-  };
-  const auto& first = dict.front().name;
-  if (weights.has(first) || !weights.has(bare(first))) return;
-  for (auto& tensor : dict) tensor.name = bare(tensor.name);
-}
-
 }  // namespace
 
 HfModel::HfModel(std::filesystem::path folder, const model::ModelConfig& config,
                  const model::ParameterTable& table)
     : weights_(std::move(folder)),
+      names_(weights_, model::family_named(config.family).base_prefix,
+             table[table.embed_tokens.weight].name),
       may_have_prediction_layers_(model::family_named(config.family).has_prediction_layers),
       table_(table),
       dict_(model::state_dict(config, table)),
       constants_(model::family_named(config.family).constants(table)),
       places_(table.parameters.size()) {
-  match_prefix(dict_, weights_, model::family_named(config.family).base_prefix);
+  for (auto& tensor : dict_) tensor.name = names_(tensor.name);
+  for (auto& constant : constants_) constant.name = names_(constant.name);
   for (std::size_t t = 0; t < dict_.size(); ++t)
     for (std::size_t p = 0; p < dict_[t].parts.size(); ++p)
       places_[model::index(dict_[t].parts[p].parameter)].push_back({t, p});
-  const auto head = table[table.lm_head.module].name + ".weight";
+  const auto head = names_(table[table.lm_head.module].name + ".weight");
   if (table.tied() && weights_.has(head)) stored_head_ = head;
 }
 
@@ -63,13 +56,18 @@ bool HfModel::is_left_out(const std::string& name) const {
 void HfModel::check_fits() const {
   const auto folder = weights_.folder().string();
   std::set<std::string> extra;
-  int left_out = 0;
+  int left_out = 0, other_parts = 0;
   for (const auto& name : weights_.names()) {
-    if (is_left_out(name))
+    if (names_.is_of_other_part(name))
+      ++other_parts;
+    else if (is_left_out(name))
       ++left_out;
-    else if (!is_buffer(name))
+    else if (!is_buffer(name) && !weights_.is_scale(name))
       extra.insert(name);
   }
+  if (other_parts > 0)
+    spdlog::info("{}: llamesh trains the language model; {} tensors of other parts are left out",
+                 folder, other_parts);
   if (left_out > 0)
     spdlog::info(
         "{}: {} tensors behind layer {}, which predict further tokens, are left out; an export has "
@@ -141,8 +139,8 @@ StoredType HfModel::type(model::ParameterId parameter) const {
   std::optional<StoredType> type;
   for (const auto& [t, p] : places_[model::index(parameter)]) {
     const auto of_tensor = stored_type(weights_.tensor(dict_[t].name).dtype);
-    if (of_tensor == StoredType::f64 || (type.has_value() && type != of_tensor))
-      return StoredType::f32;
+    const bool changes = of_tensor == StoredType::f64 || of_tensor == StoredType::f8_e4m3;
+    if (changes || (type.has_value() && type != of_tensor)) return StoredType::f32;
     type = of_tensor;
   }
   return type.value_or(StoredType::f32);

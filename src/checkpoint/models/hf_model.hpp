@@ -5,6 +5,7 @@
 
 #include "checkpoint/format/checkpoint_options.hpp"
 #include "checkpoint/format/state.hpp"
+#include "checkpoint/models/folder_names.hpp"
 #include "checkpoint/models/hf_weights.hpp"
 #include "checkpoint/models/stored_model.hpp"
 #include "comm/mpi/communicator.hpp"
@@ -22,7 +23,8 @@ class HfModel final : public StoredModel {
 
   /// Opens every file, and throws unless they hold exactly the state dict's tensors, by name and
   /// shape. Ignores buffers of rotary embeddings and masks, a tied model's head if it is stored,
-  /// and Family::has_prediction_layers, which it logs.
+  /// and, logging them, Family::has_prediction_layers and the other parts in a model that takes
+  /// images, too.
   void check_fits() const;
   /// Reads the head of a tied model, if it is stored, and throws unless it equals the embedding.
   void check_stored_head() const;
@@ -44,6 +46,7 @@ class HfModel final : public StoredModel {
   void check_constant(const model::StoredConstant& constant) const;
 
   HfWeights weights_;
+  FolderNames names_;
   bool may_have_prediction_layers_;
   const model::ParameterTable& table_;
   model::StateDict dict_;

@@ -1,21 +1,48 @@
 #include "checkpoint/models/hf_weights.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 #include "checkpoint/models/safetensors.hpp"
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "core/json.hpp"
+#include "core/text.hpp"
 
 namespace llamesh::checkpoint {
 namespace {
 
 constexpr const char* whole_name = "model.safetensors";
 constexpr const char* index_name = "model.safetensors.index.json";
+constexpr std::string_view scale_suffix = "_scale_inv";
+constexpr std::string_view activation_scale = ".activation_scale";
+
+/// Returns the shape that blocks with one scale have; empty if config.json does not say it.
+std::vector<std::int64_t> block_shape(const std::filesystem::path& folder) {
+  const auto path = folder / "config.json";
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return {};
+  const auto json = parse_json_object(read_file(path, std::int64_t{1} << 20U), path.string());
+  const auto quantization = json.find("quantization_config");
+  if (quantization == json.end() || !quantization->is_object()) return {};
+  const auto block = quantization->find("weight_block_size");
+  if (block == quantization->end() || block->is_null()) return {};
+  const auto is_size = [](const auto& item) {
+    return item.is_number_integer() && item > 0 && item <= 1 << 24;
+  };
+  validate(block->is_array() && block->size() == 2 && std::ranges::all_of(*block, is_size),
+           "{}: quantization_config: weight_block_size: expected two sizes, got {}", path.string(),
+           excerpt(block->dump()));
+  return block->get<std::vector<std::int64_t>>();
+}
 
 }  // namespace
 
 HfWeights::HfWeights(std::filesystem::path folder) : folder_(std::move(folder)) {
   std::error_code error;
   validate(std::filesystem::is_directory(folder_, error), "{} is not a folder", folder_.string());
+  block_ = block_shape(folder_);
   const auto index = folder_ / index_name;
   if (std::filesystem::exists(folder_ / whole_name, error)) {
     files_ = {whole_name};
@@ -82,6 +109,72 @@ const StoredTensor& HfWeights::tensor(const std::string& name) const {
 void HfWeights::read(const std::string& name, std::int64_t begin, std::span<float> values) const {
   const auto& stored = tensor(name);
   file(file_of_.at(name)).read(stored, begin, values);
+  if (const auto scales = scales_of(name)) multiply(*scales, begin, values);
+}
+
+bool HfWeights::is_scale(const std::string& name) const {
+  const auto is_float8 = [&](const std::string& weight) {
+    return has(weight) && stored_type(tensor(weight).dtype) == StoredType::f8_e4m3;
+  };
+  if (name.ends_with(activation_scale))
+    return is_float8(name.substr(0, name.size() - activation_scale.size()) + ".weight");
+  return name.ends_with(scale_suffix) &&
+         is_float8(name.substr(0, name.size() - scale_suffix.size()));
+}
+
+std::optional<HfWeights::Scales> HfWeights::scales_of(const std::string& name) const {
+  const auto& matrix = tensor(name);
+  const auto scales = name + std::string(scale_suffix);
+  if (stored_type(matrix.dtype) != StoredType::f8_e4m3 || !has(scales)) return std::nullopt;
+  const auto& stored = tensor(scales);
+  const auto where = [&] { return fmt::format("{}: '{}'", folder_.string(), shown(scales)); };
+  validate(matrix.shape.size() == 2, "{}: there are scales, but '{}' is no matrix", where(),
+           shown(name));
+  validate(stored_type(stored.dtype) != StoredType::f8_e4m3, "{} is F8_E4M3; scales have more bits",
+           where());
+  const auto rows = matrix.shape[0], cols = matrix.shape[1];
+  if (stored.numel() == 1) return Scales{scales, rows, cols, rows, cols};
+  const auto blocks = [](std::int64_t size, std::int64_t block) {
+    return std::max<std::int64_t>(1, (size + block - 1) / block);
+  };
+  validate(stored.shape.size() == 2 && stored.numel() > 0, "{} has {} dims; it needs two", where(),
+           stored.shape.size());
+  const auto block_rows = block_.empty() ? blocks(rows, stored.shape[0]) : block_[0];
+  const auto block_cols = block_.empty() ? blocks(cols, stored.shape[1]) : block_[1];
+  validate(
+      stored.shape[0] == blocks(rows, block_rows) && stored.shape[1] == blocks(cols, block_cols),
+      "{} has shape ({}, {}), but '{}' ({}, {}) has ({}, {}) blocks of ({}, {})", where(),
+      stored.shape[0], stored.shape[1], shown(name), rows, cols, blocks(rows, block_rows),
+      blocks(cols, block_cols), block_rows, block_cols);
+  return Scales{scales, rows, cols, block_rows, block_cols};
+}
+
+/// Multiplies elements [begin, begin + values.size()) by their scales.
+void HfWeights::multiply(const Scales& scales, std::int64_t begin, std::span<float> values) const {
+  if (values.empty()) return;
+  const auto per_row = (scales.cols + scales.block_cols - 1) / scales.block_cols;
+  std::vector<float> of_row(static_cast<std::size_t>(per_row));
+  std::int64_t loaded = -1;
+  for (std::int64_t at = 0; at < std::ssize(values);) {
+    const auto row = (begin + at) / scales.cols, col = (begin + at) % scales.cols;
+    if (const auto block = row / scales.block_rows; block != loaded) {
+      read(scales.name, block * per_row, of_row);
+      loaded = block;
+    }
+    const auto block = col / scales.block_cols;
+    const auto end = std::min((block + 1) * scales.block_cols, scales.cols);
+    const auto count = std::min(end - col, std::ssize(values) - at);
+    for (auto& value :
+         values.subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count)))
+      value *= of_row[static_cast<std::size_t>(block)];
+    at += count;
+  }
+}
+
+void HfWeights::read_bytes(const std::string& name, std::int64_t begin,
+                           std::span<std::uint8_t> to) const {
+  const auto& stored = tensor(name);
+  file(file_of_.at(name)).read_bytes(stored, begin, to);
 }
 
 }  // namespace llamesh::checkpoint

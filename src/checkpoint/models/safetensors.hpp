@@ -17,17 +17,26 @@
 /// names the file.
 namespace llamesh::checkpoint {
 
-/// Dtypes whose values can be read, and except f64 written.
-enum class StoredType : std::uint8_t { f32, bf16, f16, f64 };
-inline constexpr std::string_view readable_types = "F32, BF16, F16 and F64 are read";
+/// Dtypes whose values can be read, and up to f16 written. f8_e4m3 has no infinity.
+enum class StoredType : std::uint8_t { f32, bf16, f16, f64, f8_e4m3 };
+inline constexpr std::string_view readable_types = "F32, BF16, F16, F64 and F8_E4M3 are read";
 
 constexpr std::int64_t size_of(StoredType type) {
-  return type == StoredType::f64 ? 8 : type == StoredType::f32 ? 4 : 2;
+  switch (type) {
+    case StoredType::f64:
+      return 8;
+    case StoredType::f32:
+      return 4;
+    case StoredType::f8_e4m3:
+      return 1;
+    default:
+      return 2;
+  }
 }
 
-/// Returns the name used in safetensors headers: F32, BF16, F16, F64.
+/// Returns the name used in safetensors headers: F32, BF16, F16, F64, F8_E4M3.
 std::string_view name_of(StoredType type);
-/// Returns the type with this name, if it is one of the four.
+/// Returns the type with this name, if it is one of them.
 std::optional<StoredType> stored_type(std::string_view name);
 
 /// Sets values[i] to the i-th element at `from`, which may be unaligned. Exact, but f64 is rounded

@@ -13,6 +13,7 @@
 #include "model/description/config_keys.hpp"
 #include "model/description/family.hpp"
 #include "model/description/lora.hpp"
+#include "model/description/multimodal.hpp"
 
 namespace llamesh::model {
 namespace {
@@ -66,19 +67,20 @@ const Family& family_of(const ConfigKeys& keys) {
   if (found != families().end()) return **found;
   std::vector<std::string_view> known;
   for (const auto* family : families()) known.push_back(family->architecture);
-  fail(ExitCode::bad_input, "{}: architectures is {} and model_type {}; llamesh trains {}",
-       keys.name(), keys.shown("architectures"), keys.shown("model_type"), fmt::join(known, ", "));
+  fail(ExitCode::bad_input,
+       "{}: architectures is {} and model_type {}; llamesh trains {}, and the language model of {}",
+       keys.name(), keys.shown("architectures"), keys.shown("model_type"), fmt::join(known, ", "),
+       fmt::join(multimodal_architectures(), ", "));
 }
 
-}  // namespace
-
-ModelConfig parse_config_json(const std::string& text, const std::string& name) {
-  const Json json = parse_json_object(text, name);
+ModelConfig read_model(const Json& json, const std::string& name) {
   const ConfigKeys keys(json, name);
   const auto& family = family_of(keys);
-  validate(!keys.has("quantization_config"),
-           "{}: quantization_config is set; llamesh reads F32, BF16, F16 and F64 weights only",
-           name);
+  if (keys.has("quantization_config"))
+    validate(keys.object("quantization_config").text("quant_method") == "fp8",
+             "{}: quantization_config: quant_method is {}; llamesh reads weights in fp8 and those "
+             "that are not quantized",
+             name, keys.object("quantization_config").shown("quant_method"));
   validate(!keys.is_null("is_causal") && keys.flag("is_causal", true),
            "{}: is_causal is set, but not to true; llamesh trains causal models only", name);
   ModelConfig c;
@@ -93,6 +95,14 @@ ModelConfig parse_config_json(const std::string& text, const std::string& name) 
   }
 }
 
+}  // namespace
+
+ModelConfig parse_config_json(const std::string& text, const std::string& name) {
+  const Json json = parse_json_object(text, name);
+  const auto language = language_part(ConfigKeys(json, name));
+  return language ? read_model(*language, name + ": text_config") : read_model(json, name);
+}
+
 ModelConfig read_config_json(const std::filesystem::path& folder) {
   const auto path = folder / "config.json";
   return parse_config_json(read_file(path, std::int64_t{1} << 20U), path.string());
@@ -101,8 +111,9 @@ ModelConfig read_config_json(const std::filesystem::path& folder) {
 std::string to_config_json(const ModelConfig& c, const std::string& dtype,
                            const std::string& base) {
   Json json = base.empty() ? Json::object() : parse_json_object(base, "config.json");
+  if (auto language = language_part(ConfigKeys(json, "config.json"))) json = std::move(*language);
   for (const auto* key : {"rope_parameters", "rope_scaling", "original_max_position_embeddings",
-                          "layer_types", "dtype", "torch_dtype", lora_key})
+                          "layer_types", "dtype", "torch_dtype", "quantization_config", lora_key})
     json.erase(key);
   const auto& family = family_named(c.family);
   json["architectures"] = {family.architecture};
@@ -111,6 +122,14 @@ std::string to_config_json(const ModelConfig& c, const std::string& dtype,
   if (c.lora) json[lora_key] = to_adapter_config(*c.lora);
   if (!dtype.empty()) json["torch_dtype"] = dtype;
   return json.dump(2);
+}
+
+std::string to_whole_config_json(const ModelConfig& c, const std::string& dtype,
+                                 const std::string& base) {
+  const Json language = parse_json_object(to_config_json(c, dtype, base), "config.json");
+  Json whole = base.empty() ? Json::object() : parse_json_object(base, "config.json");
+  if (!language_part(ConfigKeys(whole, "config.json"))) return language.dump(2);
+  return with_language_part(std::move(whole), language).dump(2);
 }
 
 std::string to_config_json(const ModelConfig& config) {

@@ -65,6 +65,17 @@ double ConfigKeys::number_from_0(const char* key, double otherwise) const {
   return *value == 0 ? 0 : number(key);
 }
 
+std::vector<double> ConfigKeys::numbers(const char* key) const {
+  const auto* value = find(key);
+  if (value == nullptr) return {};
+  const auto is_valid = [](const Json& item) {
+    return item.is_number() && std::isfinite(item.get<double>()) && item.get<double>() > 0;
+  };
+  validate(value->is_array() && std::ranges::all_of(*value, is_valid),
+           "{}: {}: expected a list of numbers above 0, got {}", name_, key, shown(key));
+  return value->get<std::vector<double>>();
+}
+
 std::vector<std::int64_t> ConfigKeys::integers(const char* key) const {
   const auto* value = find(key);
   if (value == nullptr) return {};

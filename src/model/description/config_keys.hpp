@@ -44,6 +44,8 @@ class ConfigKeys {
   }
   /// Returns a finite number, 0 or above, or `otherwise` if the key is absent.
   double number_from_0(const char* key, double otherwise) const;
+  /// Returns a list of finite numbers above 0; an absent key is empty.
+  std::vector<double> numbers(const char* key) const;
   /// Returns a list of integers, of which any may be out of range; an absent key is empty.
   std::vector<std::int64_t> integers(const char* key) const;
   /// Returns a list of strings; an absent key is empty.

@@ -20,10 +20,13 @@ enum class RopeType : std::uint8_t {
   linear,  ///< all by `factor` (Chen et al. 2023)
   llama3,  ///< long wavelengths by `factor`, as in Llama 3.1
   yarn,    ///< by wavelength, with hotter attention (Peng et al. 2023)
+  /// By a factor for each frequency, from one list for short texts and one for long ones, with
+  /// hotter attention (Ding et al. 2024).
+  longrope,
 };
 inline EnumNames<RopeType> enum_names(RopeType) {
   using enum RopeType;
-  return {{{"llama3", llama3}, {"linear", linear}, {"yarn", yarn}}};
+  return {{{"llama3", llama3}, {"linear", linear}, {"longrope", longrope}, {"yarn", yarn}}};
 }
 
 /// Parameters for frequency scaling, named as in config.json's rope_scaling.
@@ -32,11 +35,16 @@ struct RopeScaling {
   double factor = 0;              ///< 0: 8 for llama3; the others have no default
   double low_freq_factor = 1.0;   ///< llama3
   double high_freq_factor = 4.0;  ///< llama3
-  std::int64_t original_max_position_embeddings = 0;  ///< llama3 (0: 8192), yarn
-  double attention_factor = 0;  ///< yarn: scales queries and keys; 0: 0.1 ln(factor) + 1
+  std::int64_t original_max_position_embeddings = 0;  ///< llama3 (0: 8192), yarn, longrope: L
+  double attention_factor = 0;  ///< yarn, longrope: scales queries and keys; 0: 0.1 ln(factor) + 1
+                                ///< or sqrt(1 + ln(factor) / ln(L)), 1 without a factor above 1
   double beta_fast = 32;        ///< yarn: rotations over the original context that stay unscaled
   double beta_slow = 1;         ///< yarn: rotations below which `factor` applies in full
   bool truncate = true;         ///< yarn: rounds the bounds between the two to whole dims
+  double llama_4_scaling_beta = 0;  ///< yarn: scales the query in position p by 1 + beta ln(1 +
+                                    ///< floor(p / L)), in families that do
+  std::vector<double> short_factor = {};  ///< longrope: divides each frequency in texts up to L,
+  std::vector<double> long_factor = {};   ///< and in longer ones
   bool operator==(const RopeScaling&) const = default;
 };
 
@@ -91,9 +99,11 @@ struct ModelConfig {
   double embedding_multiplier = 1;         ///< on the embeddings of tokens
   double residual_multiplier = 1;          ///< on what attention and MLP add to the residual stream
   double logits_scaling = 1;               ///< divides the logits
-  std::int64_t num_experts = 0;            ///< in each MLP; 0: the family has none
-  std::int64_t num_experts_per_tok = 0;    ///< a token takes so many of them
-  std::int64_t moe_intermediate_size = 0;  ///< an expert's; 0: intermediate_size
+  double attn_logit_softcapping = 0;     ///< c: attention's scores become c tanh(score / c); 0: not
+  double final_logit_softcapping = 0;    ///< likewise the logits
+  std::int64_t num_experts = 0;          ///< in each MLP; 0: the family has none
+  std::int64_t num_experts_per_tok = 0;  ///< a token takes so many of them
+  std::int64_t moe_intermediate_size = 0;            ///< an expert's; 0: intermediate_size
   std::int64_t shared_expert_intermediate_size = 0;  ///< an expert that all tokens take; 0: none
   std::int64_t decoder_sparse_step = 1;              ///< each so many-th layer has experts,
   std::vector<std::int64_t> mlp_only_layers;         ///< but for these, numbered from 0
@@ -239,6 +249,10 @@ inline constexpr auto model_keys = [] {
                later},
       ModelKey{"residual_multiplier", &C::residual_multiplier, above(0), meaning, optional, later},
       ModelKey{"logits_scaling", &C::logits_scaling, above(0), meaning, optional, later},
+      ModelKey{"attn_logit_softcapping", &C::attn_logit_softcapping, at_least(0), meaning, special,
+               later},
+      ModelKey{"final_logit_softcapping", &C::final_logit_softcapping, at_least(0), meaning,
+               special, later},
       ModelKey{"num_experts", &C::num_experts, length_or_0, reshapes, special, later},
       ModelKey{"num_experts_per_tok", &C::num_experts_per_tok, length_or_0, meaning, needed, later},
       ModelKey{"moe_intermediate_size", &C::moe_intermediate_size, size_or_0, reshapes, needed,

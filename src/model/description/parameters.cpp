@@ -36,7 +36,8 @@ std::optional<std::size_t> divided_dim(const Parameter& parameter) {
 
 std::optional<std::size_t> residual_dim(const Parameter& parameter) {
   const bool is_vector = parameter.shape.size() == 1;
-  if (parameter.role == Role::norm || (parameter.role == Role::row && is_vector)) return 0;
+  const bool is_norm = parameter.role == Role::norm || parameter.role == Role::layer_norm;
+  if (is_norm || (parameter.role == Role::row && is_vector)) return 0;
   return {};
 }
 
@@ -123,6 +124,7 @@ WeightModule ParameterTable::weight_module(ModuleId parent, std::string_view nam
     if (name_of_one.ends_with(lora_a_suffix)) found.adapter.emplace(id, id);
     if (name_of_one.ends_with(lora_b_suffix)) found.adapter->b = id;
   }
+  found.centers = (*this)[found.weight].role == Role::layer_norm;
   return found;
 }
 

@@ -42,6 +42,7 @@ enum class Role : std::uint8_t {
   row,          ///< of a linear layer whose inputs divide: dim 1; its bias is added to the sum
   vocab,        ///< embedding or head: dim 0 is the vocabulary
   norm,         ///< (D), scales the residual stream
+  layer_norm,   ///< (D), likewise, after it is centered; and the bias of such a norm
   per_head,     ///< (E), scales each head: every tensor rank has the gradient by its own heads
   coefficient,  ///< (1), of an activation: every tensor rank has the gradient by its own features
   replicated,   ///< whole on every tensor rank, which all compute its whole gradient
@@ -124,6 +125,7 @@ struct WeightModule {
   ParameterId weight;
   std::optional<ParameterId> bias = {};  ///< of a linear layer, or a LayerNorm
   std::optional<Adapter> adapter = {};   ///< of a linear layer
+  bool centers = false;                  ///< a LayerNorm, with or without a bias
 };
 
 /// The only table of names and shapes: everything else (sharding, optimizer, checkpoint, planner)

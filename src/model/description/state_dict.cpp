@@ -44,34 +44,56 @@ void StateDictBuilder::transposed(ParameterId id) {
   dict_.push_back({p.name, stored, {{Box::whole(stored), id, Box::whole(p.shape), true}}});
 }
 
+/// Returns the tensor `name`, which grows along `dim`; adds an empty one for parts with that shape.
+StateDictTensor& StateDictBuilder::tensor(const std::string& name, const Shape& part,
+                                          std::size_t dim) {
+  auto found = std::ranges::find(dict_, name, &StateDictTensor::name);
+  if (found != dict_.end()) return *found;
+  auto& added = dict_.emplace_back(name, part);
+  added.shape[dim] = 0;
+  return added;
+}
+
 void StateDictBuilder::fused(const std::string& name, ParameterId id, bool transposed) {
   const auto& p = table_[id];
   auto shape = p.shape;
   if (transposed) std::ranges::reverse(shape);
   const std::size_t dim = transposed ? shape.size() - 1 : 0;
-  auto found = std::ranges::find(dict_, name, &StateDictTensor::name);
-  if (found == dict_.end()) {
-    found = dict_.insert(found, {name, shape, {}});
-    found->shape[dim] = 0;
-  }
+  auto& to = tensor(name, shape, dim);
   Box in_tensor = Box::whole(shape);
-  in_tensor.begin[dim] = found->shape[dim];
-  found->parts.push_back({in_tensor, id, Box::whole(p.shape), transposed});
-  found->shape[dim] += shape[dim];
+  in_tensor.begin[dim] = to.shape[dim];
+  to.parts.push_back({in_tensor, id, Box::whole(p.shape), transposed});
+  to.shape[dim] += shape[dim];
+}
+
+void StateDictBuilder::fused(const std::string& name, ParameterId id, const RotaryOrder& order) {
+  const auto& shape = table_[id].shape;
+  auto& to = tensor(name, shape, 0);
+  for (auto part : heads(id, order)) {
+    part.in_tensor.begin[0] += to.shape[0];
+    to.parts.push_back(std::move(part));
+  }
+  to.shape[0] += shape[0];
 }
 
 void StateDictBuilder::rotary(ParameterId id, const RotaryOrder& order) {
-  if (order.is_ours()) return plain(id);
+  dict_.push_back({table_[id].name, table_[id].shape, heads(id, order)});
+}
+
+/// Returns the parts for a tensor that holds the parameter alone.
+std::vector<StoredPart> StateDictBuilder::heads(ParameterId id, const RotaryOrder& order) const {
   const auto& p = table_[id];
+  const auto whole = Box::whole(p.shape);
+  if (order.is_ours()) return {{whole, id, whole}};
   const auto half = order.head_dim / 2, turns = order.rotated / 2;
-  StateDictTensor tensor{p.name, p.shape, {}};
+  std::vector<StoredPart> parts;
   const auto add = [&](std::int64_t ours, std::int64_t theirs, std::int64_t rows,
                        std::int64_t step) {
     if (rows == 0) return;
-    Box to = Box::whole(p.shape), from = to;
+    Box to = whole, from = whole;
     to.begin[0] = theirs, from.begin[0] = ours;
     to.shape[0] = from.shape[0] = rows;
-    tensor.parts.push_back({to, id, from, /*transposed=*/false, step});
+    parts.push_back({to, id, from, /*transposed=*/false, step});
   };
   const bool interleaved = order.pairs == RotaryPairs::interleaved;
   for (std::int64_t head = 0; head < p.shape[0]; head += order.head_dim) {
@@ -81,7 +103,7 @@ void StateDictBuilder::rotary(ParameterId id, const RotaryOrder& order) {
     add(head + turns, rest, unturned, 1);
     add(head + half + turns, rest + unturned, unturned, 1);
   }
-  dict_.push_back(std::move(tensor));
+  return parts;
 }
 
 void StateDictBuilder::like(ParameterId id, const std::vector<StoredPart>& parts) {

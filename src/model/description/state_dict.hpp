@@ -69,6 +69,8 @@ class StateDictBuilder {
   /// Stores a matrix or vector behind the parts of the tensor `name` so far: in further rows, or if
   /// it is `transposed`, in further columns.
   void fused(const std::string& name, ParameterId id, bool transposed);
+  /// Likewise, in further rows: those of each of its heads in another order.
+  void fused(const std::string& name, ParameterId id, const RotaryOrder& order);
   /// Stores a matrix or vector by its name, the rows of each of its heads in another order.
   void rotary(ParameterId id, const RotaryOrder& order);
   /// Stores a matrix by its name, its rows as `parts` hold those of another with as many, unless
@@ -79,6 +81,9 @@ class StateDictBuilder {
   StateDict take() { return std::move(dict_); }
 
  private:
+  StateDictTensor& tensor(const std::string& name, const Shape& part, std::size_t dim);
+  std::vector<StoredPart> heads(ParameterId id, const RotaryOrder& order) const;
+
   const ParameterTable& table_;
   StateDict dict_;
 };

@@ -41,9 +41,12 @@ WeightModule TableBuilder::norm(ModuleId parent, std::string_view name, std::int
   return {m, parameter(m, "weight", {size}, norm_weight_, role, blocks)};
 }
 
-WeightModule TableBuilder::layer_norm(ModuleId parent, std::string_view name, std::int64_t size) {
-  auto added = norm(parent, name, size);
-  added.bias = parameter(added.module, "bias", {size}, Initial::zeros, Role::norm);
+WeightModule TableBuilder::layer_norm(ModuleId parent, std::string_view name, std::int64_t size,
+                                      bool has_bias) {
+  auto added = norm(parent, name, size, Role::layer_norm);
+  added.centers = true;
+  if (has_bias)
+    added.bias = parameter(added.module, "bias", {size}, Initial::zeros, Role::layer_norm);
   return added;
 }
 

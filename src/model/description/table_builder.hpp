@@ -27,8 +27,9 @@ class TableBuilder {
   /// Adds a child module with a weight (size): an RMSNorm.
   WeightModule norm(ModuleId parent, std::string_view name, std::int64_t size,
                     Role role = Role::norm, Blocks blocks = {});
-  /// Adds a child module with a weight (size) of ones and a bias of zeros.
-  WeightModule layer_norm(ModuleId parent, std::string_view name, std::int64_t size);
+  /// Adds a child module with a weight (size) and a bias of zeros, if it has one: a LayerNorm.
+  WeightModule layer_norm(ModuleId parent, std::string_view name, std::int64_t size,
+                          bool has_bias = true);
   /// Adds the embedding of positions, (positions, D).
   void positions(ModuleId parent, std::string_view name, Shape shape);
   /// Adds a child module that uses another one's weight.

@@ -51,6 +51,8 @@ struct LayerTraits {
   std::optional<Rope> rope = {};     ///< without it, queries and keys are not rotated
   bool rotates_before_norm = false;  ///< whether q_norm and k_norm follow the rotation
   float score_divisor = 0;           ///< of attention's scores; 0: the square root of head_dim
+  float softcap = 0;                 ///< of attention's scores; 0: none
+  bool parallel = false;             ///< y = x + attention(n(x)) + MLP(n(x)), with one norm n
 };
 
 struct ModelTraits {
@@ -58,6 +60,7 @@ struct ModelTraits {
   float embedding_scale = 1;  ///< factor on the embeddings of tokens, rounded to their dtype
   float residual_scale = 1;   ///< factor on what a branch adds to the residual stream
   float logit_scale = 1;      ///< factor on the logits
+  float logit_softcap = 0;    ///< of the logits; 0: none
   float norm_offset = 0;      ///< added to the weights of RMSNorms
 };
 

@@ -1,3 +1,9 @@
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/error.hpp"
 #include "model/families/llama_like.hpp"
 
 // Llama, and the families that differ from it by switches.
@@ -82,13 +88,21 @@ constexpr LlamaVariant seed_oss{
     .dropout_names = seed_oss_dropouts,
     .default_dropout = 0.1};
 
-constexpr const char* phi3_dropouts[] = {"resid_pdrop", "embd_pdrop", "attention_dropout"};
+constexpr LlamaVariant ministral3{.keys = {"sliding_window"},
+                                  .needs_num_key_value_heads = true,
+                                  .needs_head_dim = true,
+                                  .needs_rope_scaling = true,
+                                  .scales_queries = true};
 
-constexpr LlamaVariant phi3{.keys = {"sliding_window", "dropout"},
-                            .scales_rope = false,
+constexpr const char* phi3_dropouts[] = {"resid_pdrop", "embd_pdrop", "attention_dropout"};
+constexpr const char* phi3_unread[] = {"full_attn_mod", "interpolate_factor"};
+
+constexpr LlamaVariant phi3{.keys = {"partial_rotary_factor", "sliding_window", "dropout"},
+                            .has_longrope = true,
                             .fuses_qkv = true,
-                            .fuses_gate_up = true,
-                            .dropout_names = phi3_dropouts};
+                            .fused_gate_up = "gate_up_proj",
+                            .dropout_names = phi3_dropouts,
+                            .unread_names = phi3_unread};
 
 constexpr const char* hunyuan_unread[] = {
     "attention_head_dim", "cla_share_factor", "dense_list",        "im_end_id",
@@ -126,7 +140,7 @@ constexpr LlamaVariant glm{.keys = {"attention_bias", "partial_rotary_factor"},
                            .needs_head_dim = true,
                            .o_bias = &ModelConfig::attention_out_bias,
                            .rotary_pairs = RotaryPairs::interleaved,
-                           .fuses_gate_up = true};
+                           .fused_gate_up = "gate_up_proj"};
 
 constexpr LlamaVariant glm4 = [] {
   auto variant = glm;
@@ -142,6 +156,87 @@ constexpr LlamaVariant granite{
       c.rms_norm_eps = 1e-6;
       c.attention_multiplier = 1;
     }};
+
+/// Granite 4's models may have Mamba layers and experts; the dense ones have neither, and their MLP
+/// is the one beside the experts.
+void read_granite4(const ConfigKeys& keys, ModelConfig& c) {
+  c.intermediate_size = keys.size("shared_intermediate_size");
+  const auto refuse = [&](const char* key, const char* computed) {
+    fail(ExitCode::bad_input, "{}: {} is {}; llamesh computes {} only", keys.name(), key,
+         keys.shown(key), computed);
+  };
+  const auto* experts = keys.find("num_local_experts");
+  if (experts == nullptr || *experts != 0) refuse("num_local_experts", "0");
+  if (keys.text("position_embedding_type") != "rope") refuse("position_embedding_type", "rope");
+  const auto types = keys.texts("layer_types");
+  const auto attends = [](std::string_view type) {
+    return type == "attention" || type == full_attention;
+  };
+  if (std::ssize(types) != c.num_hidden_layers || !std::ranges::all_of(types, attends))
+    refuse("layer_types", "full_attention in each layer");
+  keys.ignore({"init_method", "mamba_chunk_size", "mamba_conv_bias", "mamba_d_conv", "mamba_d_head",
+               "mamba_d_state", "mamba_expand", "mamba_n_groups", "mamba_n_heads",
+               "mamba_proj_bias", "normalization_function", "num_experts_per_tok",
+               "router_aux_loss_coef", "time_step_limit", "time_step_max", "time_step_min"});
+}
+
+void write_granite4(const ModelConfig& c, nlohmann::ordered_json& json) {
+  json["shared_intermediate_size"] = c.intermediate_size;
+  json["num_local_experts"] = 0;
+  json["position_embedding_type"] = "rope";
+  json["layer_types"] =
+      std::vector<std::string>(static_cast<std::size_t>(c.num_hidden_layers), "attention");
+  if (json.contains("mamba_n_heads")) return;
+  json["mamba_n_heads"] = 1;  // transformers checks it against hidden_size, layers or not
+}
+
+constexpr LlamaVariant granite4 = [] {
+  auto variant = granite;
+  variant.keys = {"attention_bias", "attention_multiplier", "embedding_multiplier",
+                  "residual_multiplier", "logits_scaling"};
+  variant.fused_gate_up = "input_linear";
+  variant.names.mlp = "shared_mlp";
+  variant.names.down_proj = "output_linear";
+  variant.read_more = read_granite4;
+  variant.write_more = write_granite4;
+  return variant;
+}();
+
+constexpr const char* cohere_switches[] = {"use_qk_norm"};
+
+constexpr LlamaVariant cohere{.keys = {"attention_bias", "layer_norm_epsilon", "logits_scaling"},
+                              .set_defaults =
+                                  [](ModelConfig& c) {
+                                    c.tie_word_embeddings = true;
+                                    c.logits_scaling = 16;
+                                  },
+                              .needs_rope_theta = true,
+                              .rotary_pairs = RotaryPairs::interleaved,
+                              .false_names = cohere_switches,
+                              .layer_norm_eps_name = "layer_norm_eps",
+                              .layer_norm_bias = false,
+                              .parallel = true,
+                              .has_logit_scale = true,
+                              .names = {.norm_before_mlp = ""}};
+
+constexpr const char* cohere2_unread[] = {
+    "layer_switch",       "order_of_interleaved_layers", "position_embedding_type",
+    "rotary_pct",         "use_embedding_sharing",       "use_gated_activation",
+    "use_parallel_block", "use_parallel_embedding",      "use_qk_norm"};
+
+constexpr LlamaVariant cohere2 = [] {
+  auto variant = cohere;
+  variant.keys = {"attention_bias", "layer_norm_epsilon", "logits_scaling", "sliding_window",
+                  "layer_types"};
+  variant.sliding_window = 4096;
+  variant.full_attention_every = 4;
+  variant.window_rope = WindowRope::windowed;
+  variant.needs_rope_theta = false;
+  variant.derives_head_dim = true;
+  variant.false_names = {};
+  variant.unread_names = cohere2_unread;
+  return variant;
+}();
 
 constexpr LlamaVariant arcee{.keys = {"attention_bias", "mlp_bias"},
                              .activation = ops::Activation::squared_relu,
@@ -201,6 +296,34 @@ constexpr LlamaVariant gemma{.keys = {"attention_bias"},
                              .norm_offset = 1,
                              .scales_embedding = true};
 
+constexpr LayerNames gemma_norms{.norm_after_attention = "post_attention_layernorm",
+                                 .norm_before_mlp = "pre_feedforward_layernorm",
+                                 .norm_after_mlp = "post_feedforward_layernorm"};
+
+constexpr const char* gemma2_unread[] = {"hidden_act"};
+
+constexpr LlamaVariant gemma2{
+    .keys = {"attention_bias", "sliding_window", "layer_types", "query_pre_attn_scalar",
+             "attn_logit_softcapping", "final_logit_softcapping"},
+    .set_defaults =
+        [](ModelConfig& c) {
+          c.rms_norm_eps = 1e-6;
+          c.tie_word_embeddings = true;
+          c.query_pre_attn_scalar = 256;
+          c.attn_logit_softcapping = 50;
+          c.final_logit_softcapping = 30;
+        },
+    .sliding_window = 4096,
+    .needs_num_key_value_heads = true,
+    .needs_head_dim = true,
+    .full_attention_every = 2,
+    .unread_names = gemma2_unread,
+    .activation = ops::Activation::geglu,
+    .activation_name = {"hidden_activation", "gelu_pytorch_tanh"},
+    .norm_offset = 1,
+    .scales_embedding = true,
+    .names = gemma_norms};
+
 constexpr LlamaVariant gemma3{.keys = {"attention_bias", "sliding_window", "layer_types",
                                        "rope_local_base_freq", "query_pre_attn_scalar"},
                               .set_defaults =
@@ -220,9 +343,7 @@ constexpr LlamaVariant gemma3{.keys = {"attention_bias", "sliding_window", "laye
                               .activation_name = {"hidden_activation", "gelu_pytorch_tanh"},
                               .norm_offset = 1,
                               .scales_embedding = true,
-                              .names = {.norm_after_attention = "post_attention_layernorm",
-                                        .norm_before_mlp = "pre_feedforward_layernorm",
-                                        .norm_after_mlp = "post_feedforward_layernorm"}};
+                              .names = gemma_norms};
 
 constexpr LlamaVariant mixtral{
     .keys = {"sliding_window", "num_experts", "num_experts_per_tok", "output_router_logits",
@@ -339,6 +460,7 @@ constexpr Family all_families[] = {
     llama_like<llama>("llama", "LlamaForCausalLM"),
     llama_like<mistral>("mistral", "MistralForCausalLM"),
     llama_like<ministral>("ministral", "MinistralForCausalLM"),
+    llama_like<ministral3>("ministral3", "Ministral3ForCausalLM"),
     llama_like<qwen2>("qwen2", "Qwen2ForCausalLM"),
     llama_like<qwen3>("qwen3", "Qwen3ForCausalLM"),
     llama_like<olmo2>("olmo2", "Olmo2ForCausalLM"),
@@ -352,11 +474,15 @@ constexpr Family all_families[] = {
     llama_like<glm>("glm", "GlmForCausalLM"),
     llama_like<glm4>("glm4", "Glm4ForCausalLM"),
     llama_like<granite>("granite", "GraniteForCausalLM"),
+    llama_like<granite4>("granitemoehybrid", "GraniteMoeHybridForCausalLM"),
+    llama_like<cohere>("cohere", "CohereForCausalLM"),
+    llama_like<cohere2>("cohere2", "Cohere2ForCausalLM"),
     llama_like<arcee>("arcee", "ArceeForCausalLM"),
     llama_like<apertus>("apertus", "ApertusForCausalLM"),
     llama_like<nemotron>("nemotron", "NemotronForCausalLM"),
     llama_like<starcoder2>("starcoder2", "Starcoder2ForCausalLM"),
     llama_like<gemma>("gemma", "GemmaForCausalLM"),
+    llama_like<gemma2>("gemma2", "Gemma2ForCausalLM"),
     llama_like<gemma3>("gemma3_text", "Gemma3ForCausalLM"),
     llama_like<mixtral>("mixtral", "MixtralForCausalLM"),
     llama_like<qwen2_moe>("qwen2_moe", "Qwen2MoeForCausalLM"),

@@ -29,6 +29,9 @@ void refuse_what_is_not_computed(const LlamaVariant& variant, const ConfigKeys& 
   for (const auto* name : variant.null_names)
     validate(!keys.has(name), "{}: {} is {}; llamesh computes null only", keys.name(), name,
              keys.shown(name));
+  for (const auto* name : variant.false_names)
+    validate(!keys.flag(name), "{}: {} is true; llamesh computes the family without it",
+             keys.name(), name);
   if (variant.takes("dropout")) return;
   const auto* dropout = keys.find("attention_dropout");
   validate(dropout == nullptr || *dropout == 0, "{}: attention_dropout is {}; llamesh has none",
@@ -53,10 +56,12 @@ void read_layer_types(const LlamaVariant& variant, const ConfigKeys& keys, Model
 /// Refuses a list of layer types that differs from what the other keys say.
 void check_layer_types(const ConfigKeys& keys, const ModelConfig& c) {
   if (!keys.has("layer_types")) return;
-  auto expected = ConfigKeys::Json::array();
+  auto types = keys.texts("layer_types");
+  std::ranges::replace(types, "attention", full_attention);  // its older name
+  std::vector<std::string> expected;
   for (std::size_t i = 0; std::cmp_less(i, c.num_hidden_layers); ++i)
-    expected.push_back(c.window(i) > 0 ? "sliding_attention" : "full_attention");
-  validate(*keys.find("layer_types") == expected,
+    expected.emplace_back(c.window(i) > 0 ? sliding_attention : full_attention);
+  validate(types == expected,
            "{}: layer_types is {}, which is not what sliding_window and max_window_layers say",
            keys.name(), keys.shown("layer_types"));
 }
@@ -106,6 +111,29 @@ void read_bias(const LlamaVariant& variant, const ConfigKeys& keys, ModelConfig&
 void write_bias(const LlamaVariant& variant, const ModelConfig& c, nlohmann::ordered_json& json) {
   for (const auto* key : {"attention_bias", "mlp_bias"}) json.erase(key);
   json[variant.bias_name] = c.attention_bias;
+}
+
+/// Keys that are null for 0.
+constexpr std::pair<const char*, double ModelConfig::*> softcaps[] = {
+    {"attn_logit_softcapping", &ModelConfig::attn_logit_softcapping},
+    {"final_logit_softcapping", &ModelConfig::final_logit_softcapping}};
+
+/// Reads what changes logits and attention's scores.
+void read_logits(const LlamaVariant& variant, const ConfigKeys& keys, ModelConfig& c) {
+  if (variant.has_logit_scale)
+    c.logits_scaling = 1 / keys.number("logit_scale", 1 / c.logits_scaling);
+  for (const auto& [name, member] : softcaps)
+    if (variant.takes(name)) c.*member = keys.is_null(name) ? 0 : keys.number(name, c.*member);
+}
+
+void write_logits(const LlamaVariant& variant, const ModelConfig& c, nlohmann::ordered_json& json) {
+  if (variant.has_logit_scale) {
+    json.erase("logits_scaling");
+    json["logit_scale"] = 1 / c.logits_scaling;
+  }
+  for (const auto& [name, member] : softcaps)
+    if (variant.takes(name))
+      json[name] = c.*member > 0 ? nlohmann::ordered_json(c.*member) : nullptr;
 }
 
 void write_window(const LlamaVariant& variant, const ModelConfig& c, nlohmann::ordered_json& json) {
@@ -198,12 +226,14 @@ void read_llama_config(const LlamaVariant& variant, const ConfigKeys& keys, Mode
   for (const auto* name : variant.unread_names) keys.ignore({name});
   variant.set_defaults(c);
   read_keys(keys, llama_keys.with(variant.keys), c);
+  variant.read_more(keys, c);
   c.num_key_value_heads = read_size(keys, "num_key_value_heads", variant.needs_num_key_value_heads);
   c.head_dim = read_size(keys, "head_dim", variant.needs_head_dim);
   if (variant.expert_count) read_experts(variant, keys, c);
   read_window(variant, keys, c);
   if (variant.takes("no_rope_layers")) read_no_rope_layers(keys, c);
   if (variant.bias_name != nullptr) read_bias(variant, keys, c);
+  read_logits(variant, keys, c);
   if (const auto* eps = variant.layer_norm_eps_name)
     c.layer_norm_epsilon = keys.number(eps, ModelConfig().layer_norm_epsilon);
   validate(!variant.takes("attention_multiplier") || c.attention_multiplier > 0,
@@ -221,6 +251,7 @@ void write_llama_config(const LlamaVariant& variant, const ModelConfig& c,
   json["head_dim"] = c.head_dim;
   if (variant.expert_count) write_experts(variant, c, json);
   if (variant.bias_name != nullptr) write_bias(variant, c, json);
+  write_logits(variant, c, json);
   if (const auto* eps = variant.layer_norm_eps_name) {
     for (const auto* key : {"rms_norm_eps", "layer_norm_epsilon"}) json.erase(key);
     json[eps] = c.layer_norm_epsilon;
@@ -231,6 +262,7 @@ void write_llama_config(const LlamaVariant& variant, const ModelConfig& c,
   if (variant.takes("no_rope_layers")) json["no_rope_layers"] = c.no_rope_layers;
   if (variant.takes("dropout"))
     write_dropout(c.dropout, variant.dropout_names, variant.default_dropout, json);
+  variant.write_more(c, json);
 }
 
 void check_llama_config(const LlamaVariant& variant, const ModelConfig& c) {
@@ -239,6 +271,10 @@ void check_llama_config(const LlamaVariant& variant, const ModelConfig& c) {
       variant.bias_name == nullptr || !variant.takes("mlp_bias") || c.attention_bias == c.mlp_bias,
       "model.attention_bias is {} and mlp_bias {}; the family {} has both or none",
       c.attention_bias, c.mlp_bias, c.family);
+  validate(
+      !variant.derives_head_dim || c.head_dim * c.num_attention_heads == c.hidden_size,
+      "model.head_dim is {}; in the family {} it is hidden_size / num_attention_heads, {} / {}",
+      c.head_dim, c.family, c.hidden_size, c.num_attention_heads);
   if (variant.expert_count) check_experts(variant, c);
 }
 

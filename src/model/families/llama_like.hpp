@@ -21,6 +21,7 @@ enum class WindowRope {
   own_base,       ///< rope_local_base_freq, never scaled
   unscaled,       ///< rope_theta, never scaled
   only_windowed,  ///< if the model has windows, the layers without one do not rotate
+  windowed,       ///< layers without a window do not rotate
 };
 
 /// Names in config.json for the number of experts.
@@ -66,17 +67,21 @@ struct LlamaVariant {
   bool rotates_before_norm = false;  ///< LayerTraits::rotates_before_norm
   /// RoPE of type `dynamic` with an `alpha` stretches rope_theta by alpha^(E / (E - 2)).
   bool stretches_rope = false;
-  bool scales_rope = true;  ///< whether the family has rope_scaling of llamesh's types
+  /// The family's only rope_scaling is longrope, under any of its names; others do not have it.
+  bool has_longrope = false;
+  bool scales_queries = false;  ///< by llama_4_scaling_beta in the RoPE parameters
   /// Another key for partial_rotary_factor, in dims; null: none.
   const char* rotary_dims_name = nullptr;
   RotaryPairs rotary_pairs = RotaryPairs::halves;
-  bool fuses_qkv = false;      ///< folders store q, k and v as qkv_proj
-  bool fuses_gate_up = false;  ///< folders store gate and up as gate_up_proj
+  bool fuses_qkv = false;               ///< folders store q, k and v as qkv_proj
+  const char* fused_gate_up = nullptr;  ///< the module as which folders store gate and up
   /// The keys that the family's dropout has in config.json, and their default.
   std::span<const char* const> dropout_names = {};
   double default_dropout = 0;
   /// Keys that must be null.
   std::span<const char* const> null_names = {};
+  /// Keys that must be false.
+  std::span<const char* const> false_names = {};
   /// Further keys in the family's folders that transformers does not read.
   std::span<const char* const> unread_names = {};
   ops::Activation activation = ops::Activation::swiglu;
@@ -88,11 +93,21 @@ struct LlamaVariant {
   const char* bias_name = nullptr;
   /// Norms of the residual stream are LayerNorms, whose epsilon has this key; null: RMSNorms.
   const char* layer_norm_eps_name = nullptr;
+  bool layer_norm_bias = true;
+  bool parallel = false;         ///< LayerTraits::parallel
+  bool has_logit_scale = false;  ///< folders have this, the inverse of logits_scaling
+  /// transformers takes hidden_size / num_attention_heads, whatever head_dim says.
+  bool derives_head_dim = false;
   float norm_offset = 0;                              ///< ModelTraits::norm_offset
   bool scales_embedding = false;                      ///< by the square root of hidden_size
   std::optional<ExpertCountNames> expert_count = {};  ///< for families with experts
   bool has_prediction_layers = false;                 ///< Family::has_prediction_layers
   LayerNames names = {};
+  /// Reads and writes keys in config.json that no other family has.
+  void (*read_more)(const ConfigKeys& keys, ModelConfig& config) = [](const ConfigKeys&,
+                                                                      ModelConfig&) {};
+  void (*write_more)(const ModelConfig& config, nlohmann::ordered_json& json) =
+      [](const ModelConfig&, nlohmann::ordered_json&) {};
 
   constexpr bool takes(std::string_view key) const { return keys.contains(key); }
   /// Returns true if transformers 5 has RoPE parameters for each type of layer.

@@ -46,8 +46,9 @@ void add_attention(TableBuilder& add, ModuleId layer, const LlamaVariant& varian
 /// Adds a norm of the residual stream.
 WeightModule add_norm(TableBuilder& add, ModuleId parent, const LlamaVariant& variant,
                       std::string_view name, const ModelConfig& c) {
-  return variant.layer_norm_eps_name != nullptr ? add.layer_norm(parent, name, c.hidden_size)
-                                                : add.norm(parent, name, c.hidden_size);
+  return variant.layer_norm_eps_name != nullptr
+             ? add.layer_norm(parent, name, c.hidden_size, variant.layer_norm_bias)
+             : add.norm(parent, name, c.hidden_size);
 }
 
 /// Adds an MLP's layers, with so many features.
@@ -153,6 +154,8 @@ std::optional<Rope> rope_of(const LlamaVariant& variant, const ModelConfig& c, s
       return windowed ? unscaled(c.rope_theta) : rope;
     case WindowRope::only_windowed:
       return windowed || c.sliding_window == 0 ? std::optional(rope) : std::nullopt;
+    case WindowRope::windowed:
+      return windowed ? std::optional(rope) : std::nullopt;
   }
   return rope;
 }
@@ -164,6 +167,7 @@ ModelTraits llama_traits(const LlamaVariant& variant, const ModelConfig& c) {
                      .embedding_scale = static_cast<float>(c.embedding_multiplier),
                      .residual_scale = static_cast<float>(c.residual_multiplier),
                      .logit_scale = static_cast<float>(1 / c.logits_scaling),
+                     .logit_softcap = static_cast<float>(c.final_logit_softcapping),
                      .norm_offset = variant.norm_offset};
   if (variant.scales_embedding)
     traits.embedding_scale = std::sqrt(static_cast<float>(c.hidden_size));
@@ -173,7 +177,9 @@ ModelTraits llama_traits(const LlamaVariant& variant, const ModelConfig& c) {
                              .window = c.window(i),
                              .rope = rope_of(variant, c, i),
                              .rotates_before_norm = variant.rotates_before_norm,
-                             .score_divisor = score_divisor(c)});
+                             .score_divisor = score_divisor(c),
+                             .softcap = static_cast<float>(c.attn_logit_softcapping),
+                             .parallel = variant.parallel});
   return traits;
 }
 
@@ -185,7 +191,8 @@ std::string_view fused_as(const LlamaVariant& variant, std::string_view module) 
     return std::ranges::find(names, module) != names.end();
   };
   if (variant.fuses_qkv && is({"q_proj", "k_proj", "v_proj"})) return "qkv_proj";
-  if (variant.fuses_gate_up && is({"gate_proj", "up_proj"})) return "gate_up_proj";
+  if (variant.fused_gate_up != nullptr && is({"gate_proj", "up_proj"}))
+    return variant.fused_gate_up;
   return {};
 }
 
@@ -205,14 +212,17 @@ StateDict llama_state_dict(const LlamaVariant& variant, const ModelConfig& c,
     const auto id = static_cast<ParameterId>(i);
     const auto& [path, parent, parameters] = table[table[id].module];
     const auto module = std::string_view(path).substr(path.rfind('.') + 1);
-    if (const auto fused = fused_as(variant, module); !fused.empty())
-      dict.fused(fmt::format("{}.{}.weight", table[parent].name, fused), id, /*transposed=*/false);
-    else if (is_stacked(table[id].role))
+    const bool rotary = has_rotary_rows(variant.names, module);
+    if (const auto fused = fused_as(variant, module); !fused.empty()) {
+      const auto name = fmt::format("{}.{}.weight", table[parent].name, fused);
+      rotary ? dict.fused(name, id, order) : dict.fused(name, id, /*transposed=*/false);
+    } else if (is_stacked(table[id].role)) {
       dict.unstacked(id);
-    else if (has_rotary_rows(variant.names, module))
+    } else if (rotary) {
       dict.rotary(id, order);
-    else
+    } else {
       dict.plain(id);
+    }
   }
   return dict.take();
 }

@@ -26,13 +26,18 @@ double attention_factor_by_mscale(const ConfigKeys& rope, double factor) {
   return (mscale * growth + 1) / (all_dim * growth + 1);
 }
 
-RopeScaling read_yarn(const ConfigKeys& rope) {
+RopeScaling read_yarn(const LlamaVariant& variant, const ConfigKeys& rope) {
   RopeScaling s{.rope_type = RopeType::yarn, .factor = rope.number("factor")};
   s.attention_factor = attention_factor_by_mscale(rope, s.factor);
   s.attention_factor = rope.number("attention_factor", s.attention_factor);
   s.beta_fast = rope.number("beta_fast", s.beta_fast);
   s.beta_slow = rope.number("beta_slow", s.beta_slow);
   s.truncate = rope.flag("truncate", s.truncate);
+  if (constexpr const char* beta = "llama_4_scaling_beta"; variant.scales_queries) {
+    validate(rope.has(beta), "{}: {} is missing", rope.name(), beta);
+    s.llama_4_scaling_beta = rope.number_from_0(beta, 0);
+    rope.ignore({"max_position_embeddings"});
+  }
   return s;
 }
 
@@ -43,21 +48,46 @@ RopeScaling read_llama3(const ConfigKeys& rope) {
           .high_freq_factor = rope.number("high_freq_factor")};
 }
 
+/// The only scaling in its family, which transformers takes for longrope under its older names,
+/// too.
+RopeScaling read_longrope(const ConfigKeys& keys, const ConfigKeys& rope) {
+  RopeScaling s{.rope_type = RopeType::longrope};
+  // Without the key beside the block, transformers takes its own number.
+  s.original_max_position_embeddings = keys.size(original_key);
+  s.factor = static_cast<double>(keys.size("max_position_embeddings")) /
+             static_cast<double>(s.original_max_position_embeddings);
+  validate(rope.number("factor", s.factor) == s.factor,
+           "{}: factor is {}, but max_position_embeddings {} / {} {} is {}; remove it", rope.name(),
+           rope.shown("factor"), keys.shown("max_position_embeddings"), original_key,
+           keys.shown(original_key), s.factor);
+  s.attention_factor = rope.number("attention_factor", 0);
+  s.short_factor = rope.numbers("short_factor");
+  s.long_factor = rope.numbers("long_factor");
+  return s;
+}
+
 /// Returns the type of a block; empty if it has none.
 std::string type_of(const ConfigKeys& rope) {
   return rope.text(rope.has("rope_type") ? "rope_type" : "type");
 }
 
-std::optional<RopeScaling> read_scaling(const ConfigKeys& keys, const ConfigKeys& rope) {
+std::optional<RopeScaling> read_scaling(const LlamaVariant& variant, const ConfigKeys& keys,
+                                        const ConfigKeys& rope) {
   rope.ignore({"type", original_key});
   const auto type = type_of(rope);
   if (type.empty() || type == "default") return std::nullopt;
+  if (variant.has_longrope) {
+    validate(type == "longrope" || type == "su" || type == "yarn",
+             "{}: rope_type is '{}'; the family has default and longrope", rope.name(),
+             excerpt(type));
+    return read_longrope(keys, rope);
+  }
   if (type == "linear")
     return RopeScaling{.rope_type = RopeType::linear, .factor = rope.number("factor")};
   validate(type == "llama3" || type == "yarn",
            "{}: rope_type is '{}'; llamesh computes default, linear, llama3 and yarn", rope.name(),
            excerpt(type));
-  auto scaling = type == "yarn" ? read_yarn(rope) : read_llama3(rope);
+  auto scaling = type == "yarn" ? read_yarn(variant, rope) : read_llama3(rope);
   scaling.original_max_position_embeddings = original_positions(keys, rope);
   return scaling;
 }
@@ -97,6 +127,9 @@ class RopeBlocks {
     const auto rope = keys_.object(key);
     if (variant_.has_rope_per_type()) refuse_ambiguous_blocks(keys_, rope);
     if (!variant_.has_rope_per_type() || !rope.has("full_attention")) {
+      validate(!variant_.needs_rope_theta || variant_.has_rope_per_type() ||
+                   keys_.has("rope_theta") || rope.has("rope_theta"),
+               "{}: rope_theta is missing", rope.name());
       c_.rope_scaling = read_block(rope, c_.rope_theta);
       return;
     }
@@ -116,7 +149,7 @@ class RopeBlocks {
       theta *= stretch(rope);
       return std::nullopt;
     }
-    auto scaling = read_scaling(keys_, rope);
+    auto scaling = read_scaling(variant_, keys_, rope);
     rope.refuse_unknown();
     return scaling;
   }
@@ -138,7 +171,7 @@ class RopeBlocks {
 /// whatever rope_theta is; version 4 takes rope_theta.
 constexpr double olmo3_window_theta = 5e5;
 
-nlohmann::ordered_json scaling_block(const RopeScaling& s) {
+nlohmann::ordered_json scaling_block(const LlamaVariant& variant, const RopeScaling& s) {
   switch (s.rope_type) {
     case RopeType::linear:
       return {{"rope_type", "linear"}, {"factor", s.factor}};
@@ -148,6 +181,13 @@ nlohmann::ordered_json scaling_block(const RopeScaling& s) {
               {"low_freq_factor", s.low_freq_factor},
               {"high_freq_factor", s.high_freq_factor},
               {"original_max_position_embeddings", s.original_max_position_embeddings}};
+    case RopeType::longrope: {
+      // Some transformers versions refuse a block with further keys.
+      nlohmann::ordered_json longrope{
+          {"type", "longrope"}, {"short_factor", s.short_factor}, {"long_factor", s.long_factor}};
+      if (s.attention_factor > 0) longrope["attention_factor"] = s.attention_factor;
+      return longrope;
+    }
     case RopeType::yarn:
       break;
   }
@@ -159,6 +199,7 @@ nlohmann::ordered_json scaling_block(const RopeScaling& s) {
       {"beta_slow", s.beta_slow},
       {"truncate", s.truncate}};
   if (s.attention_factor > 0) yarn["attention_factor"] = s.attention_factor;
+  if (variant.scales_queries) yarn["llama_4_scaling_beta"] = s.llama_4_scaling_beta;
   return yarn;
 }
 
@@ -191,7 +232,13 @@ void write_rope(const LlamaVariant& variant, const ModelConfig& c, nlohmann::ord
   json["rope_theta"] = c.rope_theta;
   if (variant.takes("partial_rotary_factor"))
     json["partial_rotary_factor"] = c.partial_rotary_factor;
-  const auto full = c.rope_scaling ? scaling_block(*c.rope_scaling)
+  if (c.rope_scaling && c.rope_scaling->rope_type == RopeType::longrope) {
+    const auto original = c.rope_scaling->original_max_position_embeddings;
+    json[original_key] = original;
+    json["max_position_embeddings"] =
+        std::llround(c.rope_scaling->factor * static_cast<double>(original));
+  }
+  const auto full = c.rope_scaling ? scaling_block(variant, *c.rope_scaling)
                                    : nlohmann::ordered_json{{"rope_type", "default"}};
   if (variant.window_rope != WindowRope::unscaled || c.rope_theta == olmo3_window_theta) {
     if (c.rope_scaling || variant.needs_rope_scaling) json["rope_scaling"] = full;
@@ -202,21 +249,14 @@ void write_rope(const LlamaVariant& variant, const ModelConfig& c, nlohmann::ord
   for (auto& block : types) block["rope_theta"] = c.rope_theta;
 }
 
-void check_rope(const LlamaVariant& variant, const ModelConfig& c) {
-  validate(variant.scales_rope || !c.rope_scaling,
-           "model.rope_scaling is set; llamesh computes the family {} without it", c.family);
-  validate(c.head_dim % 2 == 0, "model.head_dim is {}; rotary embedding needs an even number",
-           c.head_dim);
-  validate(
-      c.rotary_dims() % 2 == 0 && c.rotary_dims() > 0,
-      "model.partial_rotary_factor {} rotates {} dims of head_dim {}; rotary embedding needs an "
-      "even number",
-      c.partial_rotary_factor, c.rotary_dims(), c.head_dim);
-  validate(c.rope_theta > 1, "model.rope_theta is {}; it must be above 1", c.rope_theta);
-  validate(c.rope_local_base_freq > 1, "model.rope_local_base_freq is {}; it must be above 1",
-           c.rope_local_base_freq);
-  if (!c.rope_scaling) return;
+namespace {
+
+void check_scaling(const LlamaVariant& variant, const ModelConfig& c) {
   const auto& s = *c.rope_scaling;
+  const bool longrope = s.rope_type == RopeType::longrope;
+  validate(longrope == variant.has_longrope,
+           "model.rope_scaling.rope_type is {}; the family {} has {}", name_in_inputs(s.rope_type),
+           c.family, variant.has_longrope ? "longrope only" : "linear, llama3 and yarn");
   validate(s.factor > 0, "model.rope_scaling.factor is missing");
   validate(s.rope_type == RopeType::linear || s.original_max_position_embeddings > 0,
            "model.rope_scaling.original_max_position_embeddings is missing");
@@ -228,6 +268,34 @@ void check_rope(const LlamaVariant& variant, const ModelConfig& c) {
     validate(s.beta_fast > s.beta_slow,
              "model.rope_scaling: beta_fast {} is not above beta_slow {}", s.beta_fast,
              s.beta_slow);
+  validate(s.llama_4_scaling_beta == 0 || variant.scales_queries,
+           "model.rope_scaling.llama_4_scaling_beta is set, but the family {} has none", c.family);
+  if (longrope)
+    for (const auto& [name, factors] :
+         {std::pair("short_factor", &s.short_factor), std::pair("long_factor", &s.long_factor)})
+      validate(std::ssize(*factors) == c.rotary_dims() / 2,
+               "model.rope_scaling.{} has {} numbers, but {} dims of a head rotate; it needs {}",
+               name, factors->size(), c.rotary_dims(), c.rotary_dims() / 2);
+}
+
+}  // namespace
+
+void check_rope(const LlamaVariant& variant, const ModelConfig& c) {
+  validate(
+      !variant.scales_queries || (c.rope_scaling && c.rope_scaling->rope_type == RopeType::yarn),
+      "model.rope_scaling is {}; the family {} needs one of rope_type yarn",
+      c.rope_scaling ? name_in_inputs(c.rope_scaling->rope_type) : "null", c.family);
+  validate(c.head_dim % 2 == 0, "model.head_dim is {}; rotary embedding needs an even number",
+           c.head_dim);
+  validate(
+      c.rotary_dims() % 2 == 0 && c.rotary_dims() > 0,
+      "model.partial_rotary_factor {} rotates {} dims of head_dim {}; rotary embedding needs an "
+      "even number",
+      c.partial_rotary_factor, c.rotary_dims(), c.head_dim);
+  validate(c.rope_theta > 1, "model.rope_theta is {}; it must be above 1", c.rope_theta);
+  validate(c.rope_local_base_freq > 1, "model.rope_local_base_freq is {}; it must be above 1",
+           c.rope_local_base_freq);
+  if (c.rope_scaling) check_scaling(variant, c);
 }
 
 }  // namespace llamesh::model

@@ -18,6 +18,7 @@ Attention::Attention(const ModelConfig& config, const ParameterTable& table, Mod
                      const LayerTraits& traits, std::size_t index)
     : window_(traits.window),
       score_divisor_(traits.score_divisor),
+      softcap_(traits.softcap),
       rotates_(traits.rope),
       rotates_before_norm_(traits.rope && traits.rotates_before_norm),
       index_(index) {
@@ -83,7 +84,8 @@ ops::AttentionShape Attention::shape(const BlockContext& ctx) const {
                             .heads = heads_.q,
                             .kv_heads = heads_.kv,
                             .head_dim = heads_.dim,
-                            .window = window_};
+                            .window = window_,
+                            .softcap = softcap_};
   if (score_divisor_ > 0) shape.score_divisor = score_divisor_;
   return shape;
 }
@@ -102,9 +104,18 @@ ops::AttentionCall Attention::call(const BlockContext& ctx, const KeysValues& al
           .log_sum_exp = tensors_.log_sum_exp};
 }
 
-/// Rotates q, k, or both, which are neighbors.
+void Attention::rotate(const BlockContext& ctx, const Tensor& heads, const Tensor& cos_sin,
+                       ops::Rotation rotation) const {
+  ops::rope(ctx.stream, heads, cos_sin, ctx.document_starts, ctx.positions, rotation);
+}
+
+/// Rotates q and k, which are neighbors.
 void Attention::rotate(const BlockContext& ctx, const Tensor& qk, ops::Rotation rotation) const {
-  ops::rope(ctx.stream, qk, ctx.rope[index_], ctx.document_starts, ctx.positions, rotation);
+  const auto& table = ctx.rope[index_];
+  if (table.same()) return rotate(ctx, qk, table.keys, rotation);
+  const auto q = heads_.q * heads_.dim;
+  rotate(ctx, qk.slice_cols(0, q), table.queries, rotation);
+  rotate(ctx, qk.slice_cols(q, qk.cols() - q), table.keys, rotation);
 }
 
 /// Computes q, k and v from x (M, D), and gathers keys and values. If no norm spans both, the
@@ -115,10 +126,10 @@ KeysValues Attention::project(const BlockContext& ctx, const Tensor& x) {
   const KeysValues mine{s.k, s.v};
   if (ctx.context.size() > 1 && !ids_.q_norm) {
     linear(ctx, {ids_.k_proj, ids_.v_proj}, qkv.slice_cols(s.q.cols(), 2 * s.k.cols()), x);
-    if (rotates_) rotate(ctx, s.k, ops::Rotation::forward);
+    if (rotates_) rotate(ctx, s.k, ctx.rope[index_].keys, ops::Rotation::forward);
     return ctx.context.gather(mine, [&] {
       linear(ctx, {ids_.q_proj}, s.q, x);
-      if (rotates_) rotate(ctx, s.q, ops::Rotation::forward);
+      if (rotates_) rotate(ctx, s.q, ctx.rope[index_].queries, ops::Rotation::forward);
     });
   }
   linear(ctx, {ids_.q_proj, ids_.k_proj, ids_.v_proj}, qkv, x);
@@ -133,7 +144,7 @@ void Attention::forward(const BlockContext& ctx, Tensor x, Tensor y) {
   const auto all = project(ctx, gathered(ctx.stream, ctx.tensor, x));
   if (ctx.pass == Pass::recompute) recomputed_ = all;
   attend(ctx, all);
-  linear_and_reduce(ctx, ids_.o_proj, y, tensors_.out);
+  if (y) linear_and_reduce(ctx, ids_.o_proj, y, tensors_.out);
 }
 
 void Attention::attend(const BlockContext& ctx, const KeysValues& all) {
@@ -228,14 +239,14 @@ void Attention::attend_backward(const BlockContext& ctx, const WholeAndMine& dy)
   recomputed_.reset();
   const auto d_all = ctx.context.gradients({d.k, d.v});
   const bool unrotates = rotates_ && !rotates_before_norm_;
-  const bool fuses_rotation = unrotates && ctx.context.size() == 1;
+  const bool fuses_rotation = unrotates && ctx.context.size() == 1 && ctx.rope[index_].same();
   ops::attention_backward(ctx.stream, call(ctx, all),
                           {.dout = t.d_out,
                            .dq = d.q,
                            .dk = d_all.keys,
                            .dv = d_all.values,
                            .delta = t.d_softmax,
-                           .cos_sin = fuses_rotation ? ctx.rope[index_] : Tensor()});
+                           .cos_sin = fuses_rotation ? ctx.rope[index_].keys : Tensor()});
   ctx.context.reduce({d.k, d.v}, [&] { o_proj.weights(dy.whole, t.out); });
   if (unrotates && !fuses_rotation)
     rotate(ctx, t.d_qkv.slice_cols(0, d.q.cols() + d.k.cols()), ops::Rotation::backward);

@@ -49,7 +49,8 @@ class Attention {
                  ActivationCheckpointing checkpointing);
   void plan_shared(ArenaAllocator& plan, const PassShape& pass);
 
-  /// y (M', D') = the attention's output for x (M', D').
+  /// y (M', D') = the attention's output for x (M', D'); without y, computes what the backward pass
+  /// needs.
   void forward(const BlockContext& ctx, Tensor x, Tensor y);
   /// Recomputes normed_qk from qkv.
   void recompute_normed(const BlockContext& ctx);
@@ -69,6 +70,8 @@ class Attention {
   Slices slices(const Tensor& qkv) const;
   Slices attended() const;
   void rotate(const BlockContext& ctx, const Tensor& qk, ops::Rotation rotation) const;
+  void rotate(const BlockContext& ctx, const Tensor& heads, const Tensor& cos_sin,
+              ops::Rotation rotation) const;
   KeysValues project(const BlockContext& ctx, const Tensor& x);
   ops::AttentionShape shape(const BlockContext& ctx) const;
   ops::AttentionCall call(const BlockContext& ctx, const KeysValues& all) const;
@@ -83,6 +86,7 @@ class Attention {
   AttentionHeads heads_;
   std::int64_t window_;
   float score_divisor_;
+  float softcap_;
   bool rotates_;
   bool rotates_before_norm_;
   bool norms_projections_;  ///< q_norm and k_norm span all heads, of all tensor ranks

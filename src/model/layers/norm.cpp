@@ -20,7 +20,7 @@ Tensor gathered_row_sums(const BlockContext& ctx, std::int64_t rows, SumUp sum_u
 
 NormStatistics plan_statistics(ArenaAllocator& plan, const WeightModule& norm, std::int64_t rows) {
   NormStatistics statistics{plan.take(DType::f32, {rows}), {}};
-  if (norm.bias) statistics.mean = plan.take(DType::f32, {rows});
+  if (norm.centers) statistics.mean = plan.take(DType::f32, {rows});
   return statistics;
 }
 

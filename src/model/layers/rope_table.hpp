@@ -14,26 +14,38 @@ namespace llamesh::model {
 
 /// Returns the E/2 rotary frequencies, in radians per position: theta^(-2i/r) for the r dims that
 /// rotate, then zeros. With scaling, long wavelengths are stretched by `factor`, and those between
-/// two bounds are blended (Hugging Face's modeling_rope_utils.py).
-std::vector<double> rope_frequencies(const Rope& rope, std::int64_t head_dim);
+/// two bounds are blended, or each has its own factor, by how long the texts are (Hugging
+/// Face's modeling_rope_utils.py).
+std::vector<double> rope_frequencies(const Rope& rope, std::int64_t head_dim,
+                                     std::int64_t positions = 0);
 
-/// Returns the factor on what rotates of queries and keys, yarn's attention_factor.
+/// Returns the factor on what rotates of queries and keys, attention_factor.
 double rope_magnitude(const Rope& rope);
 
-/// out (P, E) fp32: per position E/2 cosines, then E/2 sines, times rope_magnitude().
-void rope_table(const Rope& rope, std::int64_t head_dim, std::span<float> out);
+/// The side that a table rotates.
+enum class RopeSide : std::uint8_t { queries, keys };
 
-/// The tables of a model's layers in device memory, one for each different Rope.
+/// out (P, E) fp32: per position E/2 cosines, then E/2 sines, times rope_magnitude(), and for
+/// queries times what llama_4_scaling_beta asks for.
+void rope_table(const Rope& rope, std::int64_t head_dim, std::span<float> out,
+                RopeSide side = RopeSide::keys);
+
+/// A layer's tables (P, E), which are often the same; empty if it does not rotate.
+struct LayerRope {
+  Tensor queries, keys;
+  bool same() const { return queries.data() == keys.data(); }
+};
+
+/// The tables of a model's layers in device memory, one for each different Rope and side.
 class RopeTables {
  public:
   RopeTables(device::Stream& stream, const ModelConfig& config, const ModelTraits& traits,
              std::int64_t positions);
-  /// Returns the layer's table (P, E), or an empty tensor if it does not rotate.
-  Tensor operator[](std::size_t layer) const { return by_layer_[layer]; }
+  const LayerRope& operator[](std::size_t layer) const { return by_layer_[layer]; }
 
  private:
   std::vector<device::Buffer> buffers_;
-  std::vector<Tensor> by_layer_;
+  std::vector<LayerRope> by_layer_;
 };
 
 }  // namespace llamesh::model

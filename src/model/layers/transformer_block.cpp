@@ -72,6 +72,7 @@ void ResidualBranch::enter_backward(const BlockContext& ctx) {
 TransformerBlock::TransformerBlock(const ModelConfig& config, const ParameterTable& table,
                                    const LayerTraits& traits, std::size_t index)
     : layer_(table.layers[index]),
+      parallel_(traits.parallel),
       attention_branch_(table, layer_, traits.names.norm_before_attention,
                         traits.names.norm_after_attention),
       attention_(config, table, layer_, traits, index),
@@ -87,13 +88,15 @@ void TransformerBlock::plan(ArenaAllocator& plan, const PassShape& pass,
     attention_branch_.share(other.attention_branch_);
     attention_.share(other.attention_);
     mlp_branch_.share(other.mlp_branch_);
+    beside_ = other.beside_;
   }
   if (!last || pass.has_backward()) {
     attention_branch_.plan_kept(plan, pass, checkpointing, /*keeps_stream=*/true);
     attention_.plan_kept(plan, pass, checkpointing);
-    mlp_branch_.plan_kept(plan, pass, checkpointing, /*keeps_stream=*/false);
+    if (!parallel_) mlp_branch_.plan_kept(plan, pass, checkpointing, /*keeps_stream=*/false);
   }
   if (!last) attention_.plan_shared(plan, pass);
+  if (!last && parallel_) beside_ = plan.take(pass.dtype, {pass.residual.rows, pass.residual.cols});
   plan_feed_forward(plan, pass, alike);
 }
 
@@ -110,19 +113,38 @@ void TransformerBlock::plan_feed_forward(ArenaAllocator& plan, const PassShape& 
 
 Residual TransformerBlock::forward(const BlockContext& ctx, const Residual& in) {
   const UnshardGuard guard(ctx.weights, layer_, ctx.pass);
+  if (parallel_) return forward_parallel(ctx, in);
   attention_.forward(ctx, attention_branch_.enter(ctx, in), attention_branch_.output(ctx));
   const auto middle = attention_branch_.leave(ctx);
   feed_forward_->forward(ctx, mlp_branch_.enter(ctx, middle), mlp_branch_.output(ctx));
   return mlp_branch_.leave(ctx);
 }
 
+Residual TransformerBlock::forward_parallel(const BlockContext& ctx, const Residual& in) {
+  const Tensor x = attention_branch_.enter(ctx, in);
+  attention_.forward(ctx, x, beside_);
+  feed_forward_->forward(ctx, x, ctx.delta);
+  ops::add(ctx.stream, ctx.delta, beside_);
+  return attention_branch_.leave(ctx);
+}
+
 void TransformerBlock::backward(const BlockContext& ctx) {
   const UnshardGuard guard(ctx.weights, layer_, Pass::backward);
   recompute(ctx);
+  if (parallel_) return backward_parallel(ctx);
   feed_forward_->backward(ctx, mlp_branch_.tensors().input, mlp_branch_.leave_backward(ctx));
   mlp_branch_.enter_backward(ctx);
   attention_.backward(ctx, attention_branch_.tensors().input,
                       attention_branch_.leave_backward(ctx));
+  attention_branch_.enter_backward(ctx);
+}
+
+void TransformerBlock::backward_parallel(const BlockContext& ctx) {
+  const Tensor x = attention_branch_.tensors().input;
+  feed_forward_->backward(ctx, x, attention_branch_.leave_backward(ctx));
+  ops::copy(ctx.stream, beside_, ctx.delta);
+  attention_.backward(ctx, x, attention_branch_.leave_backward(ctx));
+  ops::add(ctx.stream, ctx.delta, beside_);
   attention_branch_.enter_backward(ctx);
 }
 
@@ -133,6 +155,7 @@ void TransformerBlock::recompute(const BlockContext& backward) {
   BlockContext ctx = backward;
   ctx.pass = Pass::recompute;
   const Tensor x = attention_branch_.enter(ctx, {attention_branch_.tensors().stream, {}});
+  if (parallel_) return recompute_parallel(ctx, x);
   Residual middle{mlp_branch_.tensors().stream, {}};
   if (checkpointing_ == full) {
     attention_.forward(ctx, x, attention_branch_.output(ctx));
@@ -145,6 +168,12 @@ void TransformerBlock::recompute(const BlockContext& backward) {
   if (!mlp_branch_.has_norm_after()) return feed_forward_->recompute(ctx, mlp_input);
   feed_forward_->forward(ctx, mlp_input, mlp_branch_.output(ctx));
   mlp_branch_.leave(ctx);
+}
+
+void TransformerBlock::recompute_parallel(const BlockContext& ctx, const Tensor& x) {
+  if (checkpointing_ != full) return attention_.recompute_normed(ctx);
+  attention_.forward(ctx, x, {});
+  feed_forward_->recompute(ctx, x);
 }
 
 }  // namespace llamesh::model

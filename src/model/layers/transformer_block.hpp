@@ -44,8 +44,9 @@ class ResidualBranch {
   Tensors tensors_;
 };
 
-/// A decoder layer: attention and MLP or experts, each with norms before or after it. What a
-/// family's table has (biases, norms on queries and keys) is computed.
+/// A decoder layer: attention and MLP or experts, each with norms before or after it, or both
+/// behind the same norm (LayerTraits::parallel). What a family's table has (biases, norms on
+/// queries and keys) is computed.
 class TransformerBlock final : public Block {
  public:
   /// `table` has the shapes that this rank holds.
@@ -67,13 +68,18 @@ class TransformerBlock final : public Block {
 
  private:
   void plan_feed_forward(ArenaAllocator& plan, const PassShape& pass, const Block* alike);
+  Residual forward_parallel(const BlockContext& ctx, const Residual& in);
+  void backward_parallel(const BlockContext& ctx);
   void recompute(const BlockContext& backward);
+  void recompute_parallel(const BlockContext& ctx, const Tensor& x);
 
   ModuleId layer_;
+  bool parallel_;
   ResidualBranch attention_branch_;
   Attention attention_;
   ResidualBranch mlp_branch_;
   std::unique_ptr<FeedForward> feed_forward_;
+  Tensor beside_;  ///< (M', D') attention's output, or the MLP's gradient; shared by all layers
   ActivationCheckpointing checkpointing_ = ActivationCheckpointing::none;
 };
 

@@ -13,6 +13,7 @@
 // With P = exp(S - log_sum_exp), S = scale Q K^T and D = rowsum(dO * O) per query (Dao 2023,
 // algorithm 2):
 //   dV += P^T dO,  dS = P * (dO V^T - D),  dK += scale dS^T Q,  dQ = scale dS K.
+// With a softcap, S is capped, and dS also takes the cap's slope.
 // Each task sums dK and dV for one key-value head in one sequence over its query blocks, in a fixed
 // order. If there are few such heads, each is divided among several tasks, whose sums are then
 // added in order. As in the forward pass, score tiles are transposed: (keys, queries).
@@ -82,9 +83,11 @@ struct Head {
   float* delta;
 };
 
-/// scores = P, dscores = dS = P * (dP - delta). On the diagonal, handles keys up to the end of each
-/// query vector and zeroes those after the query.
-void softmax_backward(const Tiles& t, std::int64_t keys, std::int64_t width, bool diagonal) {
+/// scores = P, dscores = dS = P * (dP - delta), times the cap's slope if `caps`. On the diagonal,
+/// handles keys up to the end of each query vector and zeroes those after the query.
+template <bool caps>
+void softmax_backward(const Tiles& t, std::int64_t keys, std::int64_t width, bool diagonal,
+                      const ScoreCap& cap) {
   for (std::int64_t q = 0; q < width; q += vec_width) {
     const auto log2_sum_exp = load(t.log2_sum_exp + q, Whole{});
     const auto delta = load(t.delta + q, Whole{});
@@ -92,10 +95,14 @@ void softmax_backward(const Tiles& t, std::int64_t keys, std::int64_t width, boo
     for (std::int64_t k = 0; k < seen; ++k) {
       auto* score = t.scores + k * tile + q;
       auto* dscore = t.dscores + k * tile + q;
-      auto p = cpu::exp2(load(score, Whole{}) - log2_sum_exp);
+      auto s = load(score, Whole{});
+      if constexpr (caps) s = cap.capped(s);
+      auto p = cpu::exp2(s - log2_sum_exp);
       if (diagonal && k > q) p = sees(k - q) ? p : Vec{};
       store(score, p, Whole{});
-      store(dscore, p * (load(dscore, Whole{}) - delta), Whole{});
+      auto ds = p * (load(dscore, Whole{}) - delta);
+      if constexpr (caps) ds *= cap.slope(s);
+      store(dscore, ds, Whole{});
     }
   }
 }
@@ -145,7 +152,8 @@ void load_block(const Tiles& t, const Head<T>& head, const QueryBlock& block, st
 /// Accumulates the gradients between the loaded queries and keys [key, key + keys).
 template <bool diagonal>
 void attend_backward(const Tiles& t, const FirstKeys& first_keys, std::int64_t key,
-                     std::int64_t keys, std::int64_t width, std::int64_t padded) {
+                     std::int64_t keys, std::int64_t width, std::int64_t padded,
+                     const ScoreCap& cap) {
   using U = UpperTriangular;
   constexpr auto a = diagonal ? U::a : U::none;
   constexpr auto b = diagonal ? U::b : U::none;
@@ -155,7 +163,7 @@ void attend_backward(const Tiles& t, const FirstKeys& first_keys, std::int64_t k
               padded, Overwrite{});
   multiply<c>(t.dscores, tile, Plain{t.values + offset, padded}, t.douts_t, tile, keys, width,
               padded, Overwrite{});
-  softmax_backward(t, keys, width, diagonal);
+  (cap ? softmax_backward<true> : softmax_backward<false>)(t, keys, width, diagonal, cap);
   clear_earlier_keys(t, first_keys, key, keys, width);
   multiply<a>(t.dvalues + offset, padded, Plain{t.scores, tile}, t.douts, padded, keys, padded,
               width, Add{});
@@ -176,13 +184,14 @@ void block_of_queries(const Tiles& t, const Head<T>& head, const QueryBlock& blo
   const auto scale = 1.0F / s.score_divisor;
   load_block(t, head, block, head_dim, log2_e * scale);
   const FirstKeys first_keys(head.starts ? head.starts + row : nullptr, block, s.window);
+  const ScoreCap cap(s.softcap);
   for (auto key = first_keys.begin(); key <= first; key = tile_end(key)) {
     const auto keys = std::min(tile_end(key), first + all) - key;
     const auto width = first_keys.queries_before(key + keys, all);
     if (key == first)
-      attend_backward<true>(t, first_keys, key, keys, width, padded);
+      attend_backward<true>(t, first_keys, key, keys, width, padded, cap);
     else
-      attend_backward<false>(t, first_keys, key, keys, width, padded);
+      attend_backward<false>(t, first_keys, key, keys, width, padded, cap);
   }
   transpose(t.rows, padded, t.dqueries_t, tile, padded, all);
   store_tile(head.dq.from(row), count, head_dim, t.rows + lead * padded, padded, scale);

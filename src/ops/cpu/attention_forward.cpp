@@ -116,10 +116,19 @@ void online_softmax(const Tiles& t, const QueryTile& queries, std::int64_t keys,
   }
 }
 
+/// Caps scores. On the diagonal, handles keys up to the end of each query vector.
+void cap(float* scores, const ScoreCap& by, std::int64_t keys, std::int64_t width, bool diagonal) {
+  for (std::int64_t q = 0; q < width; q += vec_width)
+    for (std::int64_t k = 0; k < (diagonal ? q + vec_width : keys); ++k) {
+      auto* at = scores + k * tile + q;
+      store(at, by.capped(load(at, Whole{})), Whole{});
+    }
+}
+
 /// Accumulates the loaded key and value tiles [key, key + keys) into `queries.out`.
 template <bool diagonal>
 void attend(const Tiles& t, const QueryTile& queries, std::int64_t key, std::int64_t keys,
-            std::int64_t padded) {
+            std::int64_t padded, const ScoreCap& softcap) {
   using U = UpperTriangular;
   const auto skipped = std::max<std::int64_t>(0, queries.first_keys.begin() - key);
   const auto offset = skipped * padded;
@@ -128,6 +137,7 @@ void attend(const Tiles& t, const QueryTile& queries, std::int64_t key, std::int
   const auto width = queries.first_keys.queries_before(key + keys, queries.block.width());
   multiply<diagonal ? U::c : U::none>(t.scores, tile, Plain{t.keys + offset, padded},
                                       queries.queries, tile, keys, width, padded, Overwrite{});
+  if (softcap) cap(t.scores, softcap, keys, width, diagonal);
   if (diagonal) mask_later_keys(t.scores, width);
   mask_earlier_keys(t.scores, queries.first_keys, key, keys, width);
   online_softmax(t, queries, keys, width, diagonal);
@@ -202,6 +212,7 @@ void attend_together(std::span<QueryTile> all, const Operands<T>& o, const Atten
     begin = std::min(begin, queries.first_keys.begin());
     last = std::max(last, queries.block.first);
   }
+  const ScoreCap softcap(s.softcap);
   for (auto key = begin; key <= last; key = tile_end(key)) {
     if (std::ranges::none_of(all, [&](const auto& queries) { return queries.sees(key); })) continue;
     const auto token = b * s.keys + key;
@@ -211,9 +222,9 @@ void attend_together(std::span<QueryTile> all, const Operands<T>& o, const Atten
     load_tile(t.values, keys, padded, o.v.from(token, kv * s.head_dim), valid, s.head_dim);
     for (const auto& queries : all)
       if (key == queries.block.first)
-        attend<true>(t, queries, key, keys, padded);
+        attend<true>(t, queries, key, keys, padded, softcap);
       else if (queries.sees(key))
-        attend<false>(t, queries, key, keys, padded);
+        attend<false>(t, queries, key, keys, padded, softcap);
   }
   for (const auto& queries : all) store_results(queries, t, o, s, b);
 }

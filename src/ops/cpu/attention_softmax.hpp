@@ -33,6 +33,20 @@ inline Vec exp2(Vec x) {
   return p * std::bit_cast<Vec>(std::bit_cast<VecBits>(shifted) << 23U);
 }
 
+/// Softcap of scores that carry the factor log2(e).
+struct ScoreCap {
+  explicit ScoreCap(float softcap)
+      : most(softcap * log2_e), inverse(softcap > 0 ? 1.0F / most : 0.0F) {}
+  explicit operator bool() const { return most > 0; }
+
+  Vec capped(Vec score) const { return most * tanh(score * inverse); }
+  /// Returns the slope of capped(), from its result.
+  Vec slope(Vec capped) const { return 1.0F - capped * inverse * (capped * inverse); }
+
+ private:
+  float most, inverse;
+};
+
 /// Returns a mask over the queries in a vec_width square on the diagonal: whether they see its key
 /// i. Its first query sees the first key only.
 inline VecInt sees(std::int64_t i) {

@@ -10,7 +10,8 @@
 namespace llamesh::ops::cpu {
 namespace {
 
-/// scores[h * n + t] = q_h . key_t / score_divisor for the `group` heads that share these keys.
+/// scores[h * n + t] = q_h . key_t / score_divisor, capped, for the `group` heads that share these
+/// keys.
 template <class T>
 void score(float* scores, const T* q, Rows<const T> keys, std::int64_t n, std::int64_t group,
            const AttentionShape& s) {
@@ -24,6 +25,10 @@ void score(float* scores, const T* q, Rows<const T> keys, std::int64_t n, std::i
       });
       scores[h * n + t] = scale * sum(dot);
     }
+  if (s.softcap == 0) return;
+  for_each_vec(n * group, [&](std::int64_t i, auto lanes) {
+    store(scores + i, s.softcap * tanh(load(scores + i, lanes) * (1.0F / s.softcap)), lanes);
+  });
 }
 
 /// Turns scores into weights that sum to 1.

@@ -61,16 +61,23 @@ SumExp sum_exp(const T* x, std::int64_t n) {
   return sum;
 }
 
-/// x = scale * softmax(x), minus scale at the target if it is among the n.
+/// x = scale * softmax(x), minus scale at the target if it is among the n; times softcap()'s slope.
 template <class T>
 void overwrite_by_gradient(T* x, std::int64_t n, std::int64_t target, float normalizer,
-                           float scale) {
+                           const CrossEntropyCall& c) {
   const bool here = 0 <= target && target < n;
-  const auto at_target = here ? std::exp(static_cast<float>(x[target]) - normalizer) : 0.0F;
+  const auto logit = here ? static_cast<float>(x[target]) : 0.0F;
+  const auto cap = c.softcap > 0 ? 1.0F / c.softcap : 0.0F;
+  const auto slope = [cap](auto x_i) { return 1.0F - x_i * cap * (x_i * cap); };
   for_each_vec(n, [&](std::int64_t i, auto lanes) {
-    store(x + i, cpu::exp(load(x + i, lanes) - normalizer) * scale, lanes);
+    const Vec logits = load(x + i, lanes);
+    Vec gradient = cpu::exp(logits - normalizer) * c.scale;
+    if (cap > 0) gradient *= slope(logits);
+    store(x + i, gradient, lanes);
   });
-  if (here) x[target] = T((at_target - 1.0F) * scale);
+  if (!here) return;
+  const auto at_target = (std::exp(logit - normalizer) - 1.0F) * c.scale;
+  x[target] = T(cap > 0 ? at_target * slope(logit) : at_target);
 }
 
 /// A row's loss: normalizer - at_target.
@@ -81,24 +88,23 @@ struct RowLoss {
 /// Computes losses, and gradients for classes from `vocab_start` on, from `of_row`'s result for
 /// each row that is not ignored.
 template <class T, class OfRow>
-void each_row(const Tensor& losses, const Tensor& logits, const Tensor& targets,
-              std::int64_t vocab_start, float scale, WithGradient gradient, const OfRow& of_row) {
-  const auto cols = logits.cols();
-  const Rows<T> rows(logits);
-  const auto* target = targets.as<std::int32_t>();
-  auto* loss = losses.as<float>();
-  for_each_block(logits.rows(), rows_per_block(cols), [&](std::int64_t first, std::int64_t last) {
+void each_row(const CrossEntropyCall& c, std::int64_t vocab_start, const OfRow& of_row) {
+  const auto cols = c.logits.cols();
+  const Rows<T> rows(c.logits);
+  const auto* target = c.targets.as<std::int32_t>();
+  auto* loss = c.losses.as<float>();
+  for_each_block(c.logits.rows(), rows_per_block(cols), [&](std::int64_t first, std::int64_t last) {
     for (auto m = first; m < last; ++m) {
       auto* row = rows[m];
       loss[m] = 0.0F;
       if (target[m] < 0) {
-        if (gradient == WithGradient::yes) std::fill_n(row, cols, T(0.0F));
+        if (c.gradient == WithGradient::yes) std::fill_n(row, cols, T(0.0F));
         continue;
       }
       const RowLoss of = of_row(m);
       loss[m] = of.normalizer - of.at_target;
-      if (gradient == WithGradient::yes)
-        overwrite_by_gradient(row, cols, target[m] - vocab_start, of.normalizer, scale);
+      if (c.gradient == WithGradient::yes)
+        overwrite_by_gradient(row, cols, target[m] - vocab_start, of.normalizer, c);
     }
   });
 }
@@ -139,18 +145,17 @@ RowLoss merged(const Rows<const float>& parts, std::int64_t t, std::int64_t rows
 
 }  // namespace
 
-void cross_entropy(Stream& stream, Tensor losses, Tensor logits, Tensor targets, float scale,
-                   WithGradient gradient) {
-  expects(losses.numel() == logits.rows() && targets.numel() == logits.rows(),
+void cross_entropy(Stream& stream, const CrossEntropyCall& c) {
+  expects(c.losses.numel() == c.logits.rows() && c.targets.numel() == c.logits.rows(),
           "cross_entropy shapes");
   stream.run([=] {
-    const auto cols = logits.cols();
-    for (const auto target : targets.span<std::int32_t>())
+    const auto cols = c.logits.cols();
+    for (const auto target : c.targets.span<std::int32_t>())
       expects(target < cols, "target {} in a vocabulary of {}", target, cols);
-    with_type(logits.dtype(), [&]<class T>(std::type_identity<T>) {
-      const Rows<const T> rows(logits);
-      const auto* target = targets.as<std::int32_t>();
-      each_row<T>(losses, logits, targets, 0, scale, gradient, [&](std::int64_t m) {
+    with_type(c.logits.dtype(), [&]<class T>(std::type_identity<T>) {
+      const Rows<const T> rows(c.logits);
+      const auto* target = c.targets.as<std::int32_t>();
+      each_row<T>(c, 0, [&](std::int64_t m) {
         return RowLoss{sum_exp(rows[m], cols).log(), static_cast<float>(rows[m][target[m]])};
       });
     });
@@ -168,17 +173,16 @@ void cross_entropy_part(Stream& stream, Tensor part, Tensor logits, Tensor targe
   });
 }
 
-void cross_entropy_from_parts(Stream& stream, Tensor losses, Tensor logits, Tensor parts,
-                              Tensor targets, std::int64_t vocab_start, float scale,
-                              WithGradient gradient) {
-  const auto rows = logits.rows();
+void cross_entropy_from_parts(Stream& stream, const CrossEntropyCall& c, Tensor parts,
+                              std::int64_t vocab_start) {
+  const auto rows = c.logits.rows();
   const auto t = rows == 0 ? 0 : parts.rows() / rows;
-  expects(losses.numel() == rows && targets.numel() == rows && parts.rows() == t * rows &&
+  expects(c.losses.numel() == rows && c.targets.numel() == rows && parts.rows() == t * rows &&
               parts.cols() == 3 && (t > 0 || rows == 0),
           "cross_entropy_from_parts: {} rows of parts of {} tokens", parts.rows(), rows);
   stream.run([=] {
-    with_type(logits.dtype(), [&]<class T>(std::type_identity<T>) {
-      each_row<T>(losses, logits, targets, vocab_start, scale, gradient,
+    with_type(c.logits.dtype(), [&]<class T>(std::type_identity<T>) {
+      each_row<T>(c, vocab_start,
                   [&](std::int64_t m) { return merged(Rows<const float>(parts), t, rows, m); });
     });
   });

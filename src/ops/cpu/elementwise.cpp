@@ -97,6 +97,12 @@ void scale(Stream& stream, Tensor y, float factor) {
       [=] { change(y, [factor](auto* at, auto lanes) { return load(at, lanes) * factor; }); });
 }
 
+void softcap(Stream& stream, Tensor y, float c) {
+  stream.run([=] {
+    change(y, [c](auto* at, auto lanes) { return c * cpu::tanh(load(at, lanes) * (1.0F / c)); });
+  });
+}
+
 double sum_of_squares(Stream& stream, Tensor x) {
   double total = 0.0;
   stream.run([&] {

@@ -42,8 +42,8 @@ struct LossRows {
   Rows<T> logits;
   const std::int32_t* targets;
   int cols;
-  float scale;
   bool gradient;
+  float scale, cap;  // of the gradient, and 1 / softcap or 0
 };
 
 /// Rows in one part of the vocabulary.
@@ -77,24 +77,25 @@ __device__ __forceinline__ RunningSum sum_exp(const T* row, int cols) {
   return {most, total};
 }
 
-/// row = scale * (softmax(row) - 1 at the target, if the target is among the columns).
+/// row = scale * (softmax(row) - 1 at the target, if the target is among the columns), times
+/// softcap()'s slope.
 template <int width, class T>
-__device__ __forceinline__ void overwrite_by_gradient(T* row, int cols, int target,
-                                                      float normalizer, float scale) {
-  const int whole = cols / width * width;
+__device__ __forceinline__ void overwrite_by_gradient(T* row, int target, float normalizer,
+                                                      const LossRows<T>& a) {
+  const int cols = a.cols, whole = cols / width * width;
+  const auto gradient = [&](float x, int col) {
+    const float one = col == target ? 1.0F : 0.0F;
+    const float slope = a.cap > 0 ? 1.0F - x * a.cap * (x * a.cap) : 1.0F;  // x may be infinite
+    return (exp_for<T>(x - normalizer) - one) * a.scale * slope;
+  };
   for (int col = threadIdx.x * width; col < whole; col += blockDim.x * width) {
     auto x = load<width>(row + col);
 #pragma unroll
-    for (int i = 0; i < width; ++i) {
-      const float one = col + i == target ? 1.0F : 0.0F;
-      x.v[i] = (exp_for<T>(x.v[i] - normalizer) - one) * scale;
-    }
+    for (int i = 0; i < width; ++i) x.v[i] = gradient(x.v[i], col + i);
     store<width>(row + col, x);
   }
-  for (int c = whole + threadIdx.x; c < cols; c += blockDim.x) {
-    const float one = c == target ? 1.0F : 0.0F;
-    store_one(row + c, (exp_for<T>(load_one(row + c) - normalizer) - one) * scale);
-  }
+  for (int c = whole + threadIdx.x; c < cols; c += blockDim.x)
+    store_one(row + c, gradient(load_one(row + c), c));
 }
 
 /// Writes the gradient for an ignored row: zeros.
@@ -121,7 +122,7 @@ __global__ void __launch_bounds__(max_threads) loss_rows(LossRows<T> a) {
                                                    // them
   const float normalizer = sum_exp<width>(row, a.cols).log();
   if (threadIdx.x == 0) a.losses[blockIdx.x] = normalizer - at_target;
-  if (a.gradient) overwrite_by_gradient<width>(row, a.cols, target, normalizer, a.scale);
+  if (a.gradient) overwrite_by_gradient<width>(row, target, normalizer, a);
 }
 
 /// Returns a target's column, or -1 if another part holds it.
@@ -169,8 +170,7 @@ __global__ void __launch_bounds__(max_threads)
   const float normalizer = sum.log();
   if (threadIdx.x == 0) a.losses[blockIdx.x] = normalizer - at_target;
   if (a.gradient)
-    overwrite_by_gradient<width>(row, a.cols, column_of(target, vocab_start, a.cols), normalizer,
-                                 a.scale);
+    overwrite_by_gradient<width>(row, column_of(target, vocab_start, a.cols), normalizer, a);
 }
 
 /// Returns the threads for a row with `cols` columns, `width` columns per thread and iteration.
@@ -180,25 +180,25 @@ std::int64_t threads_of(std::int64_t cols, std::int64_t width) {
 }
 
 template <class T>
-LossRows<T> loss_rows_of(const Tensor& losses, const Tensor& logits, const Tensor& targets,
-                         float scale, WithGradient gradient) {
-  return {losses.as<float>(),
-          rows_of<T>(logits),
-          targets.as<std::int32_t>(),
-          static_cast<int>(logits.cols()),
-          scale,
-          gradient == WithGradient::yes};
+LossRows<T> loss_rows_of(const CrossEntropyCall& c) {
+  return {c.losses.as<float>(),
+          rows_of<T>(c.logits),
+          c.targets.as<std::int32_t>(),
+          static_cast<int>(c.logits.cols()),
+          c.gradient == WithGradient::yes,
+          c.scale,
+          c.softcap > 0 ? 1.0F / c.softcap : 0.0F};
 }
 
 }  // namespace
 
-void cross_entropy(Stream& stream, Tensor losses, Tensor logits, Tensor targets, float scale,
-                   WithGradient gradient) {
-  expects(losses.numel() == logits.rows() && targets.numel() == logits.rows(),
+void cross_entropy(Stream& stream, const CrossEntropyCall& call) {
+  const Tensor& logits = call.logits;
+  expects(call.losses.numel() == logits.rows() && call.targets.numel() == logits.rows(),
           "cross_entropy shapes");
   if (logits.numel() == 0) return;
   with_type(logits.dtype(), [&]<class T>(std::type_identity<T>) {
-    const auto rows = loss_rows_of<T>(losses, logits, targets, scale, gradient);
+    const auto rows = loss_rows_of<T>(call);
     with_width<per_16_bytes<T>>(aligned(logits),
                                 [&]<int width>(std::integral_constant<int, width>) {
                                   launch(&loss_rows<width, T>, {logits.rows()},
@@ -224,17 +224,17 @@ void cross_entropy_part(Stream& stream, Tensor part, Tensor logits, Tensor targe
   });
 }
 
-void cross_entropy_from_parts(Stream& stream, Tensor losses, Tensor logits, Tensor parts,
-                              Tensor targets, std::int64_t vocab_start, float scale,
-                              WithGradient gradient) {
+void cross_entropy_from_parts(Stream& stream, const CrossEntropyCall& call, Tensor parts,
+                              std::int64_t vocab_start) {
+  const Tensor& logits = call.logits;
   const auto count = logits.rows();
   if (count == 0) return;
   const auto t = parts.rows() / count;
-  expects(losses.numel() == count && targets.numel() == count && parts.rows() == t * count &&
-              parts.cols() == 3 && parts.dense() && t > 0,
+  expects(call.losses.numel() == count && call.targets.numel() == count &&
+              parts.rows() == t * count && parts.cols() == 3 && parts.dense() && t > 0,
           "cross_entropy_from_parts: {} rows of parts of {} tokens", parts.rows(), count);
   with_type(logits.dtype(), [&]<class T>(std::type_identity<T>) {
-    const auto rows = loss_rows_of<T>(losses, logits, targets, scale, gradient);
+    const auto rows = loss_rows_of<T>(call);
     with_width<per_16_bytes<T>>(
         aligned(logits), [&]<int width>(std::integral_constant<int, width>) {
           launch(&losses_from_parts<width, T>, {count},

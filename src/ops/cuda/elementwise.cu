@@ -2,8 +2,8 @@
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vectorized.cuh"
 
-// Memory-bound: copy reads x and writes y, add also reads y, fill writes y, scale reads and writes
-// y, sum_of_squares reads x. Each thread keeps two or more 16-byte loads in flight.
+// Memory-bound: copy reads x and writes y, add also reads y, fill writes y, scale and softcap
+// read and write y, sum_of_squares reads x. Each thread keeps two or more 16-byte loads in flight.
 namespace LLAMESH_OPS_CUDA {
 namespace {
 
@@ -38,21 +38,29 @@ __global__ void __launch_bounds__(threads) combine(Y* y, const X* x, std::int64_
     store_one(y + t, adds ? load_one(y + t) + load_one(x + t) : load_one(x + t));
 }
 
-/// y = value or y *= value.
-template <bool multiplies, int width, class Y>
+enum class Change : std::uint8_t { fill, scale, softcap };
+
+template <Change how>
+__device__ __forceinline__ float changed(float y, float value) {
+  if constexpr (how == Change::fill) return value;
+  return how == Change::scale ? y * value : value * tanhf(y / value);
+}
+
+template <Change how, int width, class Y>
 __global__ void __launch_bounds__(threads) change(Y* y, float value, std::int64_t count) {
+  constexpr bool reads = how != Change::fill;
   const auto step = static_cast<std::int64_t>(blockDim.x) * gridDim.x;
   const auto packs = count / width;
   auto i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   const auto tail = packs * width + i;
   for (; i < packs; i += step) {
-    auto a = multiplies ? load<width>(y + i * width) : Pack<width>{};
+    auto a = reads ? load<width>(y + i * width) : Pack<width>{};
 #pragma unroll
-    for (int j = 0; j < width; ++j) a.v[j] = multiplies ? a.v[j] * value : value;
+    for (int j = 0; j < width; ++j) a.v[j] = changed<how>(a.v[j], value);
     store<width>(y + i * width, a);
   }
   for (auto t = tail; t < count; t += step)
-    store_one(y + t, multiplies ? load_one(y + t) * value : value);
+    store_one(y + t, changed<how>(reads ? load_one(y + t) : 0.0F, value));
 }
 
 template <bool adds>
@@ -70,13 +78,13 @@ void launch_combine(Stream& stream, const Tensor& y, const Tensor& x) {
   });
 }
 
-template <bool multiplies>
+template <Change how>
 void launch_change(Stream& stream, const Tensor& y, float value) {
   with_type(y.dtype(), [&]<class Y>(std::type_identity<Y>) {
     const auto all = y.span<Y>();
     with_width<per_16_bytes<Y>>(aligned(y), [&]<int width>(std::integral_constant<int, width>) {
-      launch(&change<multiplies, width, Y>, {blocks_for(divide_up(y.numel(), width), threads)},
-             threads, 0, stream, all.data(), value, y.numel());
+      launch(&change<how, width, Y>, {blocks_for(divide_up(y.numel(), width), threads)}, threads, 0,
+             stream, all.data(), value, y.numel());
     });
   });
 }
@@ -144,11 +152,15 @@ void add(Stream& stream, Tensor y, Tensor x) {
 }
 
 void fill(Stream& stream, Tensor y, float value) {
-  if (y.numel() > 0) launch_change<false>(stream, y, value);
+  if (y.numel() > 0) launch_change<Change::fill>(stream, y, value);
 }
 
 void scale(Stream& stream, Tensor y, float factor) {
-  if (y.numel() > 0) launch_change<true>(stream, y, factor);
+  if (y.numel() > 0) launch_change<Change::scale>(stream, y, factor);
+}
+
+void softcap(Stream& stream, Tensor y, float c) {
+  if (y.numel() > 0) launch_change<Change::softcap>(stream, y, c);
 }
 
 double sum_of_squares(Stream& stream, Tensor x) {

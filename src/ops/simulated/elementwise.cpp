@@ -131,11 +131,10 @@ void gate_rows_backward(Stream& stream, Tensor dlogits, Tensor dgates, Tensor ga
   move(stream, bytes_of(dlogits, dgates, gates));
 }
 
-void cross_entropy(Stream& stream, Tensor losses, Tensor logits, Tensor targets, float /*scale*/,
-                   WithGradient gradient) {
+void cross_entropy(Stream& stream, const CrossEntropyCall& c) {
   // One pass for maximum and sum; with a gradient, another that reads and writes.
-  const double passes = gradient == WithGradient::yes ? 3 : 1;
-  move(stream, passes * bytes_of(logits) + bytes_of(losses, targets));
+  const double passes = c.gradient == WithGradient::yes ? 3 : 1;
+  move(stream, passes * bytes_of(c.logits) + bytes_of(c.losses, c.targets));
 }
 
 void cross_entropy_part(Stream& stream, Tensor part, Tensor logits, Tensor targets,
@@ -143,11 +142,10 @@ void cross_entropy_part(Stream& stream, Tensor part, Tensor logits, Tensor targe
   move(stream, bytes_of(part, logits, targets));
 }
 
-void cross_entropy_from_parts(Stream& stream, Tensor losses, Tensor logits, Tensor parts,
-                              Tensor targets, std::int64_t /*vocab_start*/, float /*scale*/,
-                              WithGradient gradient) {
-  const double passes = gradient == WithGradient::yes ? 2 : 0;
-  move(stream, passes * bytes_of(logits) + bytes_of(losses, parts, targets));
+void cross_entropy_from_parts(Stream& stream, const CrossEntropyCall& c, Tensor parts,
+                              std::int64_t /*vocab_start*/) {
+  const double passes = c.gradient == WithGradient::yes ? 2 : 0;
+  move(stream, passes * bytes_of(c.logits) + bytes_of(c.losses, parts, c.targets));
 }
 
 void copy(Stream& stream, Tensor y, Tensor x) {
@@ -163,6 +161,10 @@ void fill(Stream& stream, Tensor y, float /*value*/) {
 }
 
 void scale(Stream& stream, Tensor y, float /*factor*/) {
+  move(stream, 2 * bytes_of(y));
+}
+
+void softcap(Stream& stream, Tensor y, float /*c*/) {
   move(stream, 2 * bytes_of(y));
 }
 

@@ -79,6 +79,20 @@ MODELS = {
                                                  "use_qk_norm": True, "routed_scaling_factor": 2.5}),
     "minimax_m2": ("minimax_m2", SHAPE | EXPERTS | {"head_dim": 8, "num_local_experts": 4, "bos_token_id": None,
                                                     "eos_token_id": None, "output_router_logits": False}),
+    "granite4": ("granitemoehybrid", SHAPE | {"shared_intermediate_size": 20, "num_local_experts": 0, "mamba_n_heads": 1,
+                                              "layer_types": ["full_attention"] * 3, "position_embedding_type": "rope",
+                                              "attention_multiplier": 0.25, "time_step_limit": [0.0, 1.0]}),
+    "gemma2": ("gemma2", SHAPE | {"head_dim": 6, "pad_token_id": None, "query_pre_attn_scalar": 9, "sliding_window": 4,
+                                  "layer_types": BY_TYPE["layer_types"], "attn_logit_softcapping": 0.5,
+                                  "final_logit_softcapping": 0.7}),
+    "cohere": ("cohere", SHAPE | {"pad_token_id": None, "eos_token_id": None, "bos_token_id": None, "logit_scale": 0.5}),
+    "cohere2": ("cohere2", SHAPE | {"pad_token_id": None, "eos_token_id": None, "bos_token_id": None, "sliding_window": 4,
+                                    "layer_types": BY_TYPE["layer_types"]}),
+    "longrope": ("phi3", SHAPE | {"pad_token_id": None, "eos_token_id": None, "original_max_position_embeddings": 8,
+                                  "rope_parameters": {"rope_type": "longrope", "rope_theta": 500.0,
+                                                      "short_factor": [1.0, 1.5, 2.0], "long_factor": [1.0, 3.0, 5.0]}}),
+    "ministral3": ("ministral3", SHAPE | {"head_dim": 6, "pad_token_id": None, "bos_token_id": None,
+                                          "rope_parameters": YARN | {"llama_4_scaling_beta": 0.5}}),
     "mixtral": ("mixtral", SHAPE | EXPERTS | {"num_local_experts": 4}),
     "qwen3_moe": ("qwen3_moe", SHAPE | OWN_SIZE | {"num_experts": 4, "mlp_only_layers": [1]}),
 }
@@ -101,7 +115,9 @@ ALIKE = ("architectures", "model_type", "transformers_version", "bos_token_id", 
 IN_ROPE = ("type", "alpha", "mscale", "mscale_all_dim", "attention_factor", "beta_fast", "truncate", "partial_rotary_factor", "original_max_position_embeddings",
            "rope_theta", "mrope_section")
 MEANINGFUL = {
-    "rope_type": ["default", "linear", "llama3", "yarn", "dynamic"], "type": ["default", "linear", "yarn"],
+    "rope_type": ["default", "linear", "llama3", "yarn", "dynamic", "longrope", "su"], "type": ["default", "linear", "yarn", "su"],
+    "short_factor": [[1.0, 1.0, 1.0], [2.0, 3.0]], "long_factor": [[1.0, 1.0, 1.0], [2.0, 3.0]], "llama_4_scaling_beta": [0.0, 0.1],
+    "use_qk_norm": [True], "logit_scale": [0.25],
     "rope_scaling": [{}, YARN, LLAMA3, {"type": "linear", "factor": 2.0}, {"rope_type": "default"}, {"factor": 2.0}, {"rope_theta": 77.0},
                      {"rope_type": "dynamic", "factor": 2.0}],
     "layer_types": [["full_attention"] * 3, ["sliding_attention"] * 3, ["full_attention", "sliding_attention", "full_attention"],
@@ -209,7 +225,7 @@ def oracle(config, cache={}):
 
 
 def alike(a, b):
-    return len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-9, abs_tol=1e-9) for x, y in zip(a, b))
+    return b is not None and len(a) == len(b) and all(math.isclose(x, y, rel_tol=1e-9, abs_tol=1e-9) for x, y in zip(a, b))
 
 
 def difference(before, after):

@@ -296,6 +296,43 @@ MODELS = {
     "glm": {"model_type": "glm", "pad_token_id": None, "hidden_size": 24, "intermediate_size": 44, "num_attention_heads": 4,
             "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 54, "rope_theta": 1e4, "tie_word_embeddings": False,
             "initializer_range": 0.16, "attention_bias": True, "partial_rotary_factor": 0.4},
+    # Scores and logits that the softcaps change; every second layer has a window; the query scale is not head_dim.
+    "gemma2": {"model_type": "gemma2", "pad_token_id": None, "num_hidden_layers": 3, "hidden_size": 24, "intermediate_size": 44,
+               "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 54, "rope_theta": 1e4,
+               "initializer_range": 0.2, "sliding_window": 20, "query_pre_attn_scalar": 7, "attn_logit_softcapping": 1.5,
+               "final_logit_softcapping": 2.5},
+    # Attention and MLP behind the same LayerNorm without a bias; pairs (2i, 2i + 1); scaled logits.
+    "cohere": {"model_type": "cohere", "hidden_size": 24, "intermediate_size": 44, "num_attention_heads": 4,
+               "num_key_value_heads": 2, "vocab_size": 54, "rope_theta": 1e4, "initializer_range": 0.25, "logit_scale": 1.25,
+               "layer_norm_eps": 1e-4, "pad_token_id": None},
+    # Likewise; only layers with a window rotate.
+    "cohere2": {"model_type": "cohere2", "num_hidden_layers": 4, "hidden_size": 24, "intermediate_size": 44,
+                "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 54, "rope_theta": 1e4,
+                "initializer_range": 0.25, "logit_scale": 1.25, "sliding_window": 20, "attention_bias": True,
+                "tie_word_embeddings": False, "pad_token_id": None},
+    # As Phi-4-mini: a part of each head rotates, by long_factor in the first and by short_factor in the second.
+    "longrope": {"model_type": "phi3", "hidden_size": 24, "intermediate_size": 44, "num_attention_heads": 2,
+                 "num_key_value_heads": 1, "vocab_size": 54, "rope_theta": 1e4, "tie_word_embeddings": True,
+                 "initializer_range": 0.16, "pad_token_id": None, "partial_rotary_factor": 0.67,
+                 "original_max_position_embeddings": 40,
+                 "rope_scaling": {"type": "longrope", "short_factor": [1.0, 1.1, 1.3, 1.7], "long_factor": [1.0, 2.5, 6.0, 11.0]}},
+    "shortrope": {"model_type": "phi3", "hidden_size": 24, "intermediate_size": 44, "num_attention_heads": 2,
+                  "num_key_value_heads": 1, "vocab_size": 54, "rope_theta": 1e4, "tie_word_embeddings": True,
+                  "initializer_range": 0.16, "pad_token_id": None, "original_max_position_embeddings": 128,
+                  "rope_scaling": {"type": "longrope", "short_factor": [1.0, 1.1, 1.3, 1.7, 2.0, 2.2],
+                                   "long_factor": [1.0, 2.5, 6.0, 11.0, 12.0, 13.0]}},
+    # yarn, and queries that grow with their position.
+    "ministral3": {"model_type": "ministral3", "hidden_size": 24, "intermediate_size": 44, "num_attention_heads": 4,
+                   "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 54, "initializer_range": 0.16, "pad_token_id": None,
+                   "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 16.0, "beta_fast": 32.0, "beta_slow": 1.0,
+                                       "mscale": 1.0, "mscale_all_dim": 1.0, "original_max_position_embeddings": 32,
+                                       "max_position_embeddings": 512, "llama_4_scaling_beta": 0.5}},
+    # Granite 4's dense models: the multipliers, and the MLP beside the experts, fused in the folder.
+    "granite4": {"model_type": "granitemoehybrid", "hidden_size": 24, "shared_intermediate_size": 44, "num_attention_heads": 4,
+                 "num_key_value_heads": 2, "vocab_size": 54, "rope_theta": 1e4, "tie_word_embeddings": True,
+                 "initializer_range": 0.16, "num_local_experts": 0, "layer_types": ["full_attention"] * 2,
+                 "position_embedding_type": "rope", "mamba_n_heads": 1, "time_step_limit": [0.0, 1.0],
+                 "attention_multiplier": 0.5, "embedding_multiplier": 3.0, "residual_multiplier": 0.6, "logits_scaling": 0.7},
 }
 # The lowest layer and parts of those above; parts of each layer above a trained embedding.
 FROZEN = {"frozen": ["model.embed_tokens.weight", "model.layers.0.*", "*.k_proj.*", "*.gate_proj.weight",
@@ -324,6 +361,7 @@ SHAPES |= {name: (2, 98) for name in ("olmo3", "exaone4", "smollm3", "ministral"
 SHAPES |= {name: (2, 98) for name in ("apertus", "olmoe", "glm4_moe", "minimax_m2", "glm")}
 SHAPES |= {"qwen2_moe": (2, 96)}  # context ranks divide it: padding would count in its load-balancing loss
 SHAPES |= {name: (2, 98) for name in ("ernie", "glm4", "granite", "arcee", "gemma", "nemotron", "starcoder2")}
+SHAPES |= {name: (2, 98) for name in ("gemma2", "cohere", "cohere2", "longrope", "shortrope", "ministral3", "granite4")}
 DOCUMENT_LENGTHS = {name: [[5, 1, 57, 2, 20], [70, 15]] for name in ("packed", "packed_mistral", "packed_gpt2")}
 DOCUMENT_LENGTHS["long_mistral"] = [[600, 1, 423], [1000, 24]]
 
@@ -362,7 +400,7 @@ def make_model(config, collapsed=False):
                 parameter.normal_(std=0.3)
             elif parameter.dim() == 1:
                 parameter.uniform_(0.5, 1.5)
-                if model.config.model_type in ("gemma", "gemma3_text", "nemotron"):  # computes 1 + weight
+                if model.config.model_type in ("gemma", "gemma2", "gemma3_text", "nemotron"):  # computes 1 + weight
                     parameter.sub_(1)
         for _, bias in biases_of_choice(model):
             bias.uniform_(-0.3, 0.3)

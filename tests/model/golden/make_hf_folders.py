@@ -22,8 +22,10 @@ HERE = pathlib.Path(__file__).parent
 LLAMAS = ("gqa_8_2", "tied_6_3", "llama3_rope", "tied_4_2")  # by transformers 4.45.2
 OTHERS = ("qwen2", "mistral", "qwen3", "olmo2", "gpt2", "mixtral", "qwen3_moe")  # by 4.57.1
 LATER = ("gemma3", "olmo3", "exaone4", "smollm3", "ministral", "seed_oss", "phi3", "hunyuan", "ernie", "glm4",
-         "granite", "arcee", "gemma", "nemotron", "starcoder2", "apertus", "qwen2_moe", "olmoe", "glm4_moe", "minimax_m2", "glm")  # by 5.24.0
+         "granite", "arcee", "gemma", "nemotron", "starcoder2", "apertus", "qwen2_moe", "olmoe", "glm4_moe", "minimax_m2", "glm",
+         "gemma2", "cohere", "cohere2", "longrope", "shortrope", "ministral3", "granite4")  # by 5.24.0
 ADAPTED = ("lora", "lora_qwen2", "lora_gpt2", "lora_glm4")  # by 5.24.0 and peft 0.21.2
+WITH_IMAGES = ("gemma3", "ministral3")
 SHARD_SIZE = {"llama3_rope": "20KB", "qwen3": "30KB", "olmo2": "20KB", "gpt2": "50KB", "qwen3_moe": "30KB"}
 
 
@@ -74,6 +76,30 @@ def write_adapter(folder, name, model, lora, weights):
     (folder / f"{name}_adapter" / "README.md").unlink()
 
 
+def write_with_images(folder, name, text, weights):
+    """The model as the language model of one that takes images, whose other parts are random. Ministral 3's folder has the
+    names that the model has in memory, as other tools write them."""
+    torch.manual_seed(1)
+    vision = {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28,
+              "patch_size": 14}
+    tokens = {"text_config": text.to_dict(), "image_token_index": 50, "tie_word_embeddings": text.tie_word_embeddings}
+    if name == "gemma3":
+        config = transformers.Gemma3Config(**tokens, vision_config={"model_type": "siglip_vision_model"} | vision,
+                                           mm_tokens_per_image=1, boi_token_index=51, eoi_token_index=52)
+        model = transformers.Gemma3ForConditionalGeneration(config)
+    else:
+        config = transformers.Mistral3Config(**tokens, vision_config={"model_type": "pixtral", "head_dim": 4} | vision)
+        model = transformers.Mistral3ForConditionalGeneration(config)
+    named = {key.replace("model.", "model.language_model.", 1): value for key, value in weights.items()}
+    missing, unexpected = model.load_state_dict(named, strict=False)
+    assert not unexpected and not any(".language_model." in n for n in missing), (missing, unexpected)
+    model.save_pretrained(folder)
+    (folder / "preprocessor_config.json").write_text('{"size": 28}\n')
+    if name == "ministral3":
+        tensors = {key: value.contiguous() for key, value in model.state_dict().items()}
+        safetensors.torch.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+
+
 def main():
     folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else HERE / "hf"
     for name in sys.argv[2:] or LLAMAS + OTHERS + LATER + ADAPTED:
@@ -88,6 +114,8 @@ def main():
         missing, unexpected = model.load_state_dict(as_loaded(weights, model), strict=False)
         assert not unexpected and all(n == "lm_head.weight" or ".act_fn." in n for n in missing), (missing, unexpected)
         model.save_pretrained(folder / name, max_shard_size=SHARD_SIZE.get(name, "5GB"))
+        if name in WITH_IMAGES:
+            write_with_images(folder / f"{name}_images", name, config, weights)
         if lora:
             write_adapter(folder, name, model, lora, adapters)
         if name == "gpt2":

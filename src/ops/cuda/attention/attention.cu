@@ -112,7 +112,7 @@ bool can_use_mma(const AttentionCall& c, const AttentionGradients& g) {
 }
 
 bool can_use_wgmma(const AttentionCall& call, const AttentionGradients& gradients) {
-  return can_use_mma(call, gradients) && has_wgmma() &&
+  return can_use_mma(call, gradients) && has_wgmma() && call.shape.softcap == 0 &&
          attention_choice(pass_of(gradients)) != AttentionChoice::mma;
 }
 

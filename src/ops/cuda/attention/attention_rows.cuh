@@ -70,6 +70,7 @@ struct AttentionRows {
   float scale;                // of the scores
   Rows<const float> cos_sin;  // (T, E) from rope(), or null
   int window;                 // keys that a query sees at most; 0: all
+  float softcap;              // of the scores; 0: none
 
   __device__ __forceinline__ int group() const { return heads / kv_heads; }
   /// Returns the first query in a batch row.
@@ -124,7 +125,8 @@ AttentionRows<T> attention_rows(const AttentionCall& c, const AttentionGradients
           static_cast<int>(s.head_dim),
           1.0F / s.score_divisor,
           g.cos_sin ? rows_of<const float>(g.cos_sin) : Rows<const float>{},
-          s.window < s.keys ? static_cast<int>(s.window) : 0};
+          s.window < s.keys ? static_cast<int>(s.window) : 0,
+          s.softcap};
 }
 
 /// Below every score, and finite, so that differences are never NaN.

@@ -40,6 +40,20 @@ __device__ __forceinline__ void as_a_operand(std::uint32_t (&to)[n / 2][4],
   }
 }
 
+/// Applies the softcap to products that are not yet scaled.
+template <int halves, int n_tiles>
+__device__ __forceinline__ void cap(float (&s)[halves][n_tiles][4], const AttentionRows<bf16>& a) {
+  const float most = a.softcap / a.scale, inverse = a.scale / a.softcap;
+#pragma unroll
+  for (int h = 0; h < halves; ++h) {
+#pragma unroll
+    for (int n = 0; n < n_tiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[h][n][i] = most * tanhf(s[h][n][i] * inverse);
+    }
+  }
+}
+
 inline constexpr float log2_e = 1.44269504F;
 
 }  // namespace LLAMESH_OPS_CUDA::tensor_core

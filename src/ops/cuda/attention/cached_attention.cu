@@ -24,6 +24,7 @@ struct Cached {
   std::int64_t past;
   float scale;
   std::int64_t window;
+  float softcap;
 };
 
 /// A warp's running softmax state over the keys so far. Each lane has every 32nd dim.
@@ -48,6 +49,7 @@ __device__ __forceinline__ void take_in(RunningSoftmax& seen, const Cached<T>& a
       if (real && e < a.head_dim) scores[k] += q[i] * load_one(a.keys[key + k] + col + e);
     }
     scores[k] = real ? warp_sum(scores[k]) * a.scale : 2.0F * no_score;
+    if (real && a.softcap > 0) scores[k] = a.softcap * tanhf(scores[k] / a.softcap);
     new_max = fmaxf(new_max, scores[k]);
   }
   const float rescale = expf(seen.row_max - new_max);
@@ -121,7 +123,7 @@ void cached_attention(Stream& stream, Tensor out, Tensor q, Tensor keys, Tensor 
            Cached<T>{rows_of<T>(out), rows_of<const T>(q), rows_of<const T>(keys),
                      rows_of<const T>(values), static_cast<int>(shape.heads / shape.kv_heads),
                      static_cast<int>(shape.head_dim), past, 1.0F / shape.score_divisor,
-                     shape.window});
+                     shape.window, shape.softcap});
   });
 }
 

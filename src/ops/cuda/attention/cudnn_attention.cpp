@@ -35,7 +35,7 @@ bool lies_as(const Tensor& gradient, const Tensor& of) {
 
 bool suits(const AttentionCall& c, const AttentionGradients& g) {
   const auto& s = c.shape;
-  return c.q.dtype() == DType::bf16 && !c.document_starts && s.sequence > 1 &&
+  return c.q.dtype() == DType::bf16 && !c.document_starts && s.softcap == 0 && s.sequence > 1 &&
          s.keys == s.sequence && s.head_dim <= 128 && s.head_dim % 8 == 0 && aligned(c.q) &&
          aligned(c.k) && aligned(c.v) && aligned(c.out) &&
          reinterpret_cast<std::uintptr_t>(c.log_sum_exp.data()) % 16 == 0 && lies_as(g.dq, c.q) &&

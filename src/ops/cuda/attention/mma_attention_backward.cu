@@ -29,7 +29,7 @@ struct Sizes {
 // --- dq: a warp has 16 queries, keys are streamed ---
 
 /// Computes dq for a tile of queries in one head per block.
-template <class S>
+template <class S, bool caps>
 __global__ void __launch_bounds__(S::threads, 1) backward_queries(AttentionRows<bf16> a) {
   constexpr int dims = S::dims, own = S::own, threads = S::threads;
   using Pair = typename S::Pair;
@@ -61,9 +61,11 @@ __global__ void __launch_bounds__(S::threads, 1) backward_queries(AttentionRows<
     float s[1][others / 8][4], dp[1][others / 8][4];
     mma_qk(s, q, row, k);
     mma_qk(dp, dout, row, v);
+    if constexpr (caps) cap(s, a);
     recompute_p(s, rows, a.scale * log2_e);
     if (a.hides_earlier_keys() || k0 + others - 1 > block.position + row)
       mask_p(s, rows, block.position + row, k0);
+    if constexpr (caps) times_cap_slope(s, rows, a.softcap);
     compute_ds(s, dp, rows);
     std::uint32_t left[1][others / 16][4];
     as_a_operand(left[0], s[0]);
@@ -88,11 +90,11 @@ struct KeySums {
 
   /// Adds a query tile's contribution. `key` is the warp's first key, `query` the position
   /// of the tile's first query.
-  template <int own>
-  __device__ __forceinline__ void add(const Tile<dims, own>& k, const Tile<dims, own>& v, int row,
+  template <bool caps, int own>
+  __device__ __forceinline__ void add(const AttentionRows<bf16>& a, const Tile<dims, own>& k,
+                                      const Tile<dims, own>& v, int row,
                                       const TilePair<dims, others>& queries,
-                                      const QueryColumns& columns, bool hides_earlier, float factor,
-                                      int query, int key) {
+                                      const QueryColumns& columns, int query, int key) {
 #pragma unroll 1
     for (int first = 0; first < others; first += part<dims>) {
       if (query + first + part<dims> <= key) continue;  // all queries before the warp's keys
@@ -101,11 +103,14 @@ struct KeySums {
       float s[1][part<dims> / 8][4], dp[1][part<dims> / 8][4];
       std::uint32_t left[1][part<dims> / 16][4];
       mma_qk(s, k, row, q);
-      recompute_p(s, columns, first, factor);
-      if (hides_earlier || query + first < key + 15) mask_p(s, columns, first, query + first, key);
+      if constexpr (caps) cap(s, a);
+      recompute_p(s, columns, first, a.scale * log2_e);
+      if (a.hides_earlier_keys() || query + first < key + 15)
+        mask_p(s, columns, first, query + first, key);
       as_a_operand(left[0], s[0]);
       mma_pv(dv, left, dout);
       mma_qk(dp, v, row, dout);
+      if constexpr (caps) times_cap_slope(s, columns, first, a.softcap);
       compute_ds(s, dp, columns, first);
       as_a_operand(left[0], s[0]);
       mma_pv(dk, left, q);
@@ -114,7 +119,7 @@ struct KeySums {
 };
 
 /// Computes dk and dv for a tile of keys in one key-value head per block.
-template <class S>
+template <class S, bool caps>
 __global__ void __launch_bounds__(S::threads, 1) backward_keys(AttentionRows<bf16> a) {
   constexpr int dims = S::dims, own = S::own, threads = S::threads;
   using Pair = typename S::Pair;
@@ -153,8 +158,8 @@ __global__ void __launch_bounds__(S::threads, 1) backward_keys(AttentionRows<bf1
     const auto statistics = statistics_of(next);
     if (next > m) start(next);
     cp_async_commit_group();
-    sums.add(k, v, row, Pair(stages, m % 2), columns[m % 2], a.hides_earlier_keys(),
-             a.scale * log2_e, meet.queries(m).position, k0 + row);
+    sums.template add<caps>(a, k, v, row, Pair(stages, m % 2), columns[m % 2],
+                            meet.queries(m).position, k0 + row);
     statistics.store(columns + (m + 1) % 2);
   }
   rope_backward(sums.dk[0], a, batch, k0 + row);
@@ -165,14 +170,14 @@ __global__ void __launch_bounds__(S::threads, 1) backward_keys(AttentionRows<bf1
   v.template write<16>(a.dv, token, kv_head * dims, row, count);
 }
 
-template <class S>
+template <class S, bool caps>
 void launch_backward(Stream& stream, const AttentionCall& call,
                      const AttentionGradients& gradients) {
   const auto& s = call.shape;
   const auto rows = attention_rows<bf16>(call, gradients);
-  launch(&backward_queries<S>, {s.heads, rows.runs.blocks(S::own), s.batch}, S::threads,
+  launch(&backward_queries<S, caps>, {s.heads, rows.runs.blocks(S::own), s.batch}, S::threads,
          S::query_bytes, stream, rows);
-  launch(&backward_keys<S>, {s.kv_heads, divide_up(s.keys, S::own), s.batch}, S::threads,
+  launch(&backward_keys<S, caps>, {s.kv_heads, divide_up(s.keys, S::own), s.batch}, S::threads,
          S::key_bytes, stream, rows);
 }
 
@@ -184,8 +189,11 @@ bool mma_attention_backward_fits(std::int64_t head_dim) {
 
 void mma_attention_backward(Stream& stream, const AttentionCall& call,
                             const AttentionGradients& gradients) {
-  call.shape.head_dim == 64 ? launch_backward<Sizes<64>>(stream, call, gradients)
-                            : launch_backward<Sizes<128>>(stream, call, gradients);
+  const auto launch_by = [&]<bool caps>(std::bool_constant<caps>) {
+    call.shape.head_dim == 64 ? launch_backward<Sizes<64>, caps>(stream, call, gradients)
+                              : launch_backward<Sizes<128>, caps>(stream, call, gradients);
+  };
+  call.shape.softcap > 0 ? launch_by(std::true_type()) : launch_by(std::false_type());
 }
 
 }  // namespace LLAMESH_OPS_CUDA

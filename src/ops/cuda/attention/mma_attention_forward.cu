@@ -28,7 +28,7 @@ constexpr std::int64_t shared_bytes() {
 
 /// 128 queries in one head per block. One token's heads are adjacent in the grid, so that heads
 /// that share keys find them in L2 cache. The longest rows come first.
-template <int dims>
+template <int dims, bool caps>
 __global__ void __launch_bounds__(threads, 2) forward(AttentionRows<bf16> a) {
   const QueryTile<dims> q{shared_address(dynamic_shared_memory<unsigned char>())};
   const KeyTile<dims> k{q.base + q.bytes}, v{k.base + k.bytes};
@@ -49,6 +49,7 @@ __global__ void __launch_bounds__(threads, 2) forward(AttentionRows<bf16> a) {
     float s[halves][keys / 8][4];
     const int row = rematerialized_thread_x() / 32 * halves * 16;
     mma_qk(s, q, row, k);
+    if constexpr (caps) cap(s, a);
     if (k0 + keys - 1 > block.position + row ||
         (a.hides_earlier_keys() && k0 < a.first_key(batch, block.first + block.count - 1)))
       mask(s, a, batch, block, row, k0);
@@ -72,8 +73,9 @@ template <int dims>
 void launch_forward(Stream& stream, const AttentionCall& call) {
   const auto& s = call.shape;
   const auto rows = attention_rows<bf16>(call);
-  launch(&forward<dims>, {s.heads, rows.runs.blocks(queries), s.batch}, threads,
-         shared_bytes<dims>(), stream, rows);
+  launch(s.softcap > 0 ? &forward<dims, true> : &forward<dims, false>,
+         {s.heads, rows.runs.blocks(queries), s.batch}, threads, shared_bytes<dims>(), stream,
+         rows);
 }
 
 }  // namespace

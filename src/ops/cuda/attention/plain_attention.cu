@@ -34,6 +34,12 @@ __device__ __forceinline__ float dot(const T* a, const T* b, int head_dim) {
   return sum;
 }
 
+template <class T>
+__device__ __forceinline__ float score_of(const AttentionRows<T>& a, const T* q, const T* k) {
+  const float score = a.scale * dot(q, k, a.head_dim);
+  return a.softcap > 0 ? a.softcap * tanhf(score / a.softcap) : score;
+}
+
 /// Returns this thread's query, or key, in the row.
 __device__ __forceinline__ int my_token() {
   return blockIdx.x * threads + threadIdx.x;
@@ -51,7 +57,7 @@ __global__ void __launch_bounds__(threads) forward(AttentionRows<T> a) {
   Sums sums(E);
   float row_max = no_score, row_sum = 0;
   for (int key = a.first_key(batch, query); key <= a.runs.position(query); ++key) {
-    const float score = a.scale * dot(q, a.k[keys + key] + kv_col, E);
+    const float score = score_of(a, q, a.k[keys + key] + kv_col);
     const float new_max = fmaxf(row_max, score);
     const float rescale = expf(row_max - new_max), p = expf(score - new_max);
     row_sum = row_sum * rescale + p;
@@ -62,15 +68,19 @@ __global__ void __launch_bounds__(threads) forward(AttentionRows<T> a) {
   a.log_sum_exp[a.statistics(batch, head) + query] = row_max + logf(row_sum);
 }
 
-/// A weight p = exp(score - log_sum_exp), and the gradient ds = p (dp - delta) of its score.
+/// A weight p = exp(score - log_sum_exp), and the gradient ds = p (dp - delta) of its score before
+/// the softcap.
 struct Weight {
   float p, ds;
 
   template <class T>
   __device__ __forceinline__ Weight(const AttentionRows<T>& a, std::int64_t statistics, const T* q,
-                                    const T* k, const T* dout, const T* v)
-      : p(expf(a.scale * dot(q, k, a.head_dim) - a.log_sum_exp[statistics])),
-        ds(p * (dot(dout, v, a.head_dim) - a.delta[statistics])) {}
+                                    const T* k, const T* dout, const T* v) {
+    const float score = score_of(a, q, k);
+    const float of_cap = a.softcap > 0 ? score / a.softcap : 0.0F;
+    p = expf(score - a.log_sum_exp[statistics]);
+    ds = p * (dot(dout, v, a.head_dim) - a.delta[statistics]) * (1.0F - of_cap * of_cap);
+  }
 };
 
 /// Computes dq. A thread per query and head.

@@ -6,10 +6,18 @@
 /// queries; for dK and dV, rows are keys and columns are the streamed queries.
 ///
 /// P = exp(S / sqrt(E) - log_sum_exp), 0 if the query does not see the key, and dS = P (dP - delta)
-/// with dP = dO V^T (Dao 2023, algorithm 2). `factor` is log2(e) / sqrt(E).
+/// with dP = dO V^T (Dao 2023, algorithm 2). `factor` is log2(e) / sqrt(E). A softcap changes S,
+/// and dS by its slope.
 namespace LLAMESH_OPS_CUDA::tensor_core {
 
 // --- Rows are queries or keys ---
+
+/// Returns cap()'s slope at a score, which P and log2(e) log_sum_exp give back without a register
+/// of its own. Where P vanishes, any slope will do.
+__device__ __forceinline__ float cap_slope(float p, float log_sum_exp, float softcap) {
+  const float of_cap = p > 0 ? (log2f(p) + log_sum_exp) / (softcap * log2_e) : 0.0F;
+  return 1.0F - of_cap * of_cap;
+}
 
 /// Applies the inverse of rope() to 16 gradient rows, in fp32; a lane has both columns of a pair.
 /// `first` is the first token's index in its batch row, which is its position: rows have all keys.
@@ -82,6 +90,18 @@ __device__ __forceinline__ void mask_p(float (&p)[1][n_tiles][4], const QueryRow
       const int q = query + my_row() + i / 2 * 8, k = key + 8 * n + my_col() + i % 2;
       if (k > q || k < rows.first[i / 2]) p[0][n][i] = 0;
     }
+  }
+}
+
+/// P *= cap()'s slope.
+template <int n_tiles>
+__device__ __forceinline__ void times_cap_slope(float (&p)[1][n_tiles][4], const QueryRows& rows,
+                                                float softcap) {
+#pragma unroll
+  for (int n = 0; n < n_tiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      p[0][n][i] *= cap_slope(p[0][n][i], rows.log_sum_exp[i / 2], softcap);
   }
 }
 
@@ -205,6 +225,20 @@ __device__ __forceinline__ void mask_p(float (&p)[1][n_tiles][4], const QueryCol
       const bool after = k > query + col, before = k < columns.first[first + col];
       if (after | before) p[0][n][i] = 0;  // avoids a branch
     }
+  }
+}
+
+/// P *= cap()'s slope.
+template <int n_tiles>
+__device__ __forceinline__ void times_cap_slope(float (&p)[1][n_tiles][4],
+                                                const QueryColumns& columns, int first,
+                                                float softcap) {
+#pragma unroll
+  for (int n = 0; n < n_tiles; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      p[0][n][i] *=
+          cap_slope(p[0][n][i], columns.log_sum_exp[first + 8 * n + my_col() + i % 2], softcap);
   }
 }
 
