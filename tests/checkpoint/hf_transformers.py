@@ -114,6 +114,38 @@ def check_refused(folder):
         raise AssertionError(f"transformers {transformers.__version__} loads {folder}: the warning of an export is wrong")
 
 
+def check_float8(llamesh, work, block=(16, 12)):
+    """llamesh reads matrices in float8 as PyTorch does, times their scales: one for each block, and for q_proj one alone."""
+    from safetensors.torch import load_file, save_file
+
+    source, folder = golden / "hf" / "gqa_8_2", pathlib.Path(f"{work}/float8")
+    folder.mkdir()
+    config = json.loads((source / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "fp8", "weight_block_size": block, "activation_scheme": "static"}
+    (folder / "config.json").write_text(json.dumps(config))
+    stored, expected = {}, load_file(source / "model.safetensors")
+    for name, weight in list(expected.items()):
+        stored[name] = weight
+        if "_proj" not in name or weight.dim() < 2:
+            continue
+        rows, columns = weight.shape if "q_proj" in name else block
+        scales = torch.stack([torch.stack([part.abs().max() / 448 for part in strip.split(columns, 1)])
+                              for strip in weight.split(rows, 0)])
+        spread = scales.repeat_interleave(rows, 0).repeat_interleave(columns, 1)[: weight.shape[0], : weight.shape[1]]
+        stored[name] = (weight / spread).to(torch.float8_e4m3fn)
+        expected[name] = stored[name].float() * spread
+        stored[f"{name}_scale_inv"] = scales.squeeze() if "q_proj" in name else scales
+        stored[name.replace(".weight", ".activation_scale")] = torch.tensor(1.0)
+    save_file({name: tensor.contiguous() for name, tensor in stored.items()}, folder / "model.safetensors")
+    convert(llamesh, 2, f"hf:{folder}", f"{work}/float8.checkpoint")
+    convert(llamesh, 2, f"{work}/float8.checkpoint", f"hf:{work}/float8.read")
+    read = load_file(f"{work}/float8.read/model.safetensors")
+    assert set(read) == set(expected), set(read) ^ set(expected)
+    for name, weight in expected.items():
+        assert torch.equal(read[name], weight), name
+    assert "quantization_config" not in (pathlib.Path(work) / "float8.read" / "config.json").read_text()
+
+
 def main(llamesh):
     models = {"gqa_8_2": 1, "tied_4_2": 2, "llama3_rope": 1}
     odd = golden / "hf" / "tied_6_3"  # hidden size no multiple of the heads: 5.4 warns on export
@@ -139,6 +171,7 @@ def main(llamesh):
     models |= dict.fromkeys(newer, 2)
     families += tuple(newer)
     with tempfile.TemporaryDirectory() as work:
+        check_float8(llamesh, work)
         worst = max(check(llamesh, name, ranks, work) for name, ranks in models.items())
         trained = max(check_training(llamesh, name, work) for name in families) if known else None
     if known:

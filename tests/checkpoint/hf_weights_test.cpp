@@ -366,7 +366,10 @@ TEST(HfWeights, Float8TakesItsScales) {
   };
   const std::string by_4 = R"({"quantization_config": {"weight_block_size": [2, 4]}})";
   write_float8(folder.path(), {3, 2}, by_4);
-  expect_scales([](int row, int col) { return static_cast<float>(row / 2 * 2 + col / 4 + 1) / 4; });
+  expect_scales([](int row, int col) {
+    const int block = row / 2 * 2 + col / 4;
+    return static_cast<float>(block + 1) / 4;
+  });
   write_float8(folder.path(), {}, by_4);
   expect_scales([](int, int) { return 0.25F; });
   write_float8(folder.path(), {5, 1}, "{}");

@@ -710,12 +710,13 @@ TEST(Rope, QueriesGrowWithTheirPosition) {
                              .factor = 4,
                              .original_max_position_embeddings = 4,
                              .llama_4_scaling_beta = 0.5};
-  std::vector<float> queries(9 * 4), keys(9 * 4);
+  std::vector<float> queries(36), keys(36);  // 9 positions
   rope_table(rope, 4, queries, RopeSide::queries);
   rope_table(rope, 4, keys, RopeSide::keys);
   for (std::size_t i = 0; i < queries.size(); ++i) {
-    const auto contexts = static_cast<double>(i / 16);
-    EXPECT_NEAR(queries[i], keys[i] * (1 + 0.5 * std::log(1 + contexts)), 1e-6) << i;
+    const auto contexts = i / 16;
+    const auto scale = 1 + 0.5 * std::log(1 + static_cast<double>(contexts));
+    EXPECT_NEAR(queries[i], keys[i] * scale, 1e-6) << i;
   }
 }
 

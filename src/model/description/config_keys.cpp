@@ -17,7 +17,8 @@ constexpr std::int64_t max_size = std::int64_t{1} << 24U;
 
 /// Returns true for the values by which files say that a feature is not in use.
 bool is_off(const ConfigKeys::Json& value) {
-  if (value.is_string() || value.is_structured()) return value.empty() || value == "";
+  if (value.is_string()) return value.get_ref<const std::string&>().empty();
+  if (value.is_structured()) return value.empty();
   return value == false || value == 0;
 }
 
@@ -191,7 +192,8 @@ void read_keys(const ConfigKeys& json, const KeyList& names, ModelConfig& config
 
 void write_keys(const ModelConfig& config, const KeyList& names, nlohmann::ordered_json& json) {
   for_each_key_in_json(names, [&]<class T>(const ModelKey<T>& key) {
-    if constexpr (requires { json = config.*key.member; }) json[key.name] = config.*key.member;
+    if constexpr (requires { ConfigKeys::Json(config.*key.member); })
+      json[key.name] = config.*key.member;
   });
 }
 

@@ -96,8 +96,8 @@ bool scales_queries(const Rope& rope) {
 /// Returns the factor on the query in a position (Llama 4's temperature).
 double query_scale(const Rope& rope, std::int64_t position) {
   const auto& s = *rope.scaling;
-  const auto contexts = static_cast<double>(position / s.original_max_position_embeddings);
-  return 1 + s.llama_4_scaling_beta * std::log(1 + contexts);
+  const auto contexts = position / s.original_max_position_embeddings;
+  return 1 + s.llama_4_scaling_beta * std::log1p(static_cast<double>(contexts));
 }
 
 }  // namespace
