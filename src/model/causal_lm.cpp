@@ -153,7 +153,7 @@ void CausalLM::logits(Weights& weights, const Batch& batch, Tensor logits) {
   if (traits_.logit_softcap > 0) ops::softcap(stream_, logits, traits_.logit_softcap);
 }
 
-/// The logits (count, V) of a chunk may have padded columns.
+/// Caps the logits (count, V), which may have padded columns, and computes their losses.
 void CausalLM::cross_entropy(ops::CrossEntropyCall call) {
   call.softcap = traits_.logit_softcap;
   if (call.softcap > 0) ops::softcap(stream_, call.logits, call.softcap);

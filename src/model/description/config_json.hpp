@@ -7,11 +7,10 @@
 
 namespace llamesh::model {
 
-/// Reads the model from a config.json for one of families(), or with such a language
-/// model among other parts, as written by transformers 4 and 5.
-/// Features that the family does not compute (other activations, other RoPE scalings, quantized
-/// weights, dropout) are a user error that names them. `name` is the file's name in messages. The
-/// result is resolved.
+/// Reads the model from a config.json for one of families(), or with such a language model among
+/// other parts, as written by transformers 4 and 5. Features that the family does not compute
+/// (other activations, other RoPE scalings, quantized weights but fp8, dropout) are a user error
+/// that names them. `name` is the file's name in messages. The result is resolved.
 ModelConfig parse_config_json(const std::string& text, const std::string& name);
 
 /// Reads the model from FOLDER/config.json.

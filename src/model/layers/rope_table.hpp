@@ -14,12 +14,12 @@ namespace llamesh::model {
 
 /// Returns the E/2 rotary frequencies, in radians per position: theta^(-2i/r) for the r dims that
 /// rotate, then zeros. With scaling, long wavelengths are stretched by `factor`, and those between
-/// two bounds are blended, or each has its own factor, by how long the texts are (Hugging
-/// Face's modeling_rope_utils.py).
+/// two bounds are blended; with longrope, each has its own factor, which depends on the length of
+/// the texts, `positions` (Hugging Face's modeling_rope_utils.py).
 std::vector<double> rope_frequencies(const Rope& rope, std::int64_t head_dim,
                                      std::int64_t positions = 0);
 
-/// Returns the factor on what rotates of queries and keys, attention_factor.
+/// Returns attention_factor, by which the rotating dims of queries and keys are multiplied.
 double rope_magnitude(const Rope& rope);
 
 /// The side that a table rotates.
