@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Runs clang-tidy-16 with the checks of .clang-tidy on the .cpp files of src/ and tests/ that have
 # changed since BASE (the merge base with origin/main; on main its last commit),
-# committed or not; needs no build. A file takes about ten seconds, so only the first --files N (20)
+# committed or not; needs no build. A file takes about ten seconds, so only the first --files N (10)
 # are checked, and the number of the others is reported; --all checks every file.
 #   scripts/tidy.sh [--files N] [BASE | --all]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-most=20 base=
+most=10 base=
 while [[ $# -gt 0 ]]; do
   case $1 in
     --files) most=$2; shift 2 ;;

@@ -13,7 +13,7 @@ constexpr std::int64_t shard_multiple = 32;
 /// Returns the axes that all parameters of a unit have in common.
 UnitAxes axes_of(const Unit& unit, const Placements& placements, const comm::ParallelDims& dims) {
   expects(!unit.parameters.empty(), "{} has no parameters", unit.name);
-  const auto axes = unit_axes(placements[model::index(unit.parameters.front())], dims);
+  auto axes = unit_axes(placements[model::index(unit.parameters.front())], dims);
   for (const auto id : unit.parameters)
     expects(unit_axes(placements[model::index(id)], dims) == axes,
             "{} has parameters that other ranks hold, or that are sharded or replicated along "
@@ -39,7 +39,7 @@ bool is_fp32(const Unit& unit, const model::ParameterTable& table) {
 }  // namespace
 
 ShardLayout::ShardLayout(const model::ParameterTable& table, std::vector<Unit> units,
-                         comm::ParallelDims dims)
+                         const comm::ParallelDims& dims)
     : ShardLayout(table, std::move(units), dims, whole_and_sharded(table, dims)) {}
 
 ShardLayout::ShardLayout(const model::ParameterTable& table, std::vector<Unit> units,

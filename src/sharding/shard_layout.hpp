@@ -47,7 +47,8 @@ class ShardLayout {
   ShardLayout(const model::ParameterTable& table, std::vector<Unit> units, comm::ParallelDims dims,
               Placements placements);
   /// Makes all parameters whole, sharded along the axis `shard`.
-  ShardLayout(const model::ParameterTable& table, std::vector<Unit> units, comm::ParallelDims dims);
+  ShardLayout(const model::ParameterTable& table, std::vector<Unit> units,
+              const comm::ParallelDims& dims);
 
   struct PlacedUnit : Unit {
     comm::AxisSet sharded;      ///< axes that shard it

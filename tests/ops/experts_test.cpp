@@ -237,16 +237,17 @@ TEST_P(Experts, SigmoidRoutersChooseByBiasedScoresInTheBestGroups) {
       const auto cols = static_cast<Index>(s.experts), k = static_cast<Index>(s.k);
       auto scores = r.logits.numbers();
       for (auto& v : scores) v = 1 / (1 + std::exp(-v));
+      const auto probabilities = r.probabilities.numbers(), biases = bias.numbers();
       Numbers keys;
       for (Index m = 0; m < static_cast<Index>(s.tokens); ++m) {
         Numbers row;
         for (Index e = 0; e < cols; ++e)  // as fp32 has them
-          row.push_back(static_cast<float>(r.probabilities.numbers()[m * cols + e]) +
-                        static_cast<float>(bias.numbers()[e]));
+          row.push_back(static_cast<float>(probabilities[m * cols + e]) +
+                        static_cast<float>(biases[e]));
         const auto in = in_best_groups(row, groups, taken);
         for (Index e = 0; e < cols; ++e) keys.push_back(in[e] ? row[e] : -1e9);
       }
-      expect_near(r.probabilities.numbers(), scores, 2e-6, "scores");
+      expect_near(probabilities, scores, 2e-6, "scores");
       EXPECT_EQ(r.experts.numbers, largest(keys, cols, k));
       auto weights = weights_of(scores, cols, r.experts.numbers, k, normalize);
       for (auto& w : weights) w *= 2.5;

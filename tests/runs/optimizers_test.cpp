@@ -107,6 +107,7 @@ INSTANTIATE_TEST_SUITE_P(
 // Without stochastic rounding, an average with beta = 0.999 would stand still in bf16: its steps
 // are below half a unit in the last place.
 TEST(Bf16Moments, TrainLikeFp32OverHundredsOfSteps) {
+  if (world().size() > 1 || test::sanitized) GTEST_SKIP() << "takes long: once is enough";
   const TemporaryFolder folder;
   auto in = small_inputs(folder.path());
   in.train.global_batch = 24;
