@@ -68,33 +68,48 @@ struct AttentionShape {
   std::int64_t sequence;                ///< T: queries in a row
   std::int64_t heads;                   ///< H
   std::int64_t kv_heads;                ///< K, divides H
-  std::int64_t head_dim;                ///< E
+  std::int64_t head_dim;                ///< E: elements of a query, and of a key
   std::int64_t window = 0;              ///< keys that a query sees at most, itself included; 0: all
   std::int64_t keys = sequence;         ///< S: keys in a row, in positions 0 to S - 1
   RowPositions positions = {sequence};  ///< of the queries
   float score_divisor = std::sqrt(static_cast<float>(head_dim));  ///< of q . k, before the softmax
   float softcap = 0;  ///< c: the quotients become c tanh(quotient / c); 0: they stay
+  std::int64_t value_dim = head_dim;  ///< V: elements in a value
 };
 
 /// Arguments to attention(). attention_backward() takes them unchanged.
 struct AttentionCall {
   AttentionShape shape;
   Tensor q;                     ///< (M, H E) rows
-  Tensor k, v;                  ///< (B S, K E) rows
+  Tensor k;                     ///< (B S, K E) rows
+  Tensor v;                     ///< (B S, K V) rows
   Tensor document_starts = {};  ///< (B, T) int32, of the queries; see ops.hpp
-  Tensor out;                   ///< (M, H E) rows, overwritten by attention()
+  Tensor out;                   ///< (M, H V) rows, overwritten by attention()
   Tensor log_sum_exp;           ///< (B, H, T) fp32, overwritten by attention()
 };
 
 /// Further arguments to attention_backward().
 struct AttentionGradients {
-  Tensor dout;    ///< (M, H E) rows
-  Tensor dq;      ///< (M, H E) rows, overwritten
-  Tensor dk, dv;  ///< (B S, K E) rows, overwritten
-  Tensor delta;   ///< (B, H, T) fp32, scratch: rowsum(dout * out)
+  Tensor dout;   ///< (M, H V) rows
+  Tensor dq;     ///< (M, H E) rows, overwritten
+  Tensor dk;     ///< (B S, K E) rows, overwritten
+  Tensor dv;     ///< (B S, K V) rows, overwritten
+  Tensor delta;  ///< (B, H, T) fp32, scratch: rowsum(dout * out)
   /// (T, E) fp32, as for rope(). If given, q and k are outputs of rope(), and dq and dk are
   /// gradients with respect to its inputs. Only for rows with all keys, S = T.
   Tensor cos_sin = {};
+};
+
+/// Keys and values in multi-head latent attention (DeepSeek-AI 2024), and what they come from: H
+/// heads with N + R dims in keys and V in values. In its pairs of dims (i, i + (N + R) / 2), a key
+/// has the R/2 first from `k_rope`, which all heads share, and the others from `kv`, in their
+/// order.
+struct LatentHeads {
+  std::int64_t heads;  ///< H
+  Tensor kv;           ///< (M, H (N + V)) rows: in each head N dims for the key, then the value
+  Tensor k_rope;       ///< (M, R) rows: the pairs' first dims, then their second
+  Tensor k;            ///< (M, H (N + R)) rows
+  Tensor v;            ///< (M, H V) rows
 };
 
 /// Activation of an MLP. GELU in its tanh form: x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
@@ -141,7 +156,8 @@ struct RouteCall {
   RouterScore score = RouterScore::softmax;
   Tensor bias = {};  ///< (N) fp32, added to the scores to choose by (Wang et al. 2024); or empty
   /// Experts are in so many equal groups, at most 32. Only those in the best groups are chosen
-  /// from, and a group counts by its two best together (DeepSeek-V3).
+  /// from, and a group counts by its best (DeepSeek-V2), or with sigmoids by its two best together
+  /// (DeepSeek-V3).
   std::int64_t groups = 1, groups_taken = 1;
   float scale = 1;  ///< factor on the weights
 };

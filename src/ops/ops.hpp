@@ -112,11 +112,16 @@ extern const Kernel<std::string(Stream&, const AttentionCall& call)> attention_n
 std::string gpu_attention();
 
 /// Attends from new tokens to a cache, for inference. Query i < M has position past + i and sees
-/// keys 0 to past + i; with a window, the last of these. out, q (M, H E) rows; keys, values (>=
-/// past + M, K E) rows. `shape` has batch 1 and sequence M.
+/// keys 0 to past + i; with a window, the last of these. q (M, H E), out (M, H V) rows; keys (>=
+/// past + M, K E), values (>= past + M, K V) rows. `shape` has batch 1 and sequence M.
 extern const Kernel<void(Stream&, Tensor out, Tensor q, Tensor keys, Tensor values,
                          const AttentionShape& shape, std::int64_t past)>
     cached_attention;
+
+/// Writes k and v.
+extern const Kernel<void(Stream&, const LatentHeads& heads)> latent_heads;
+/// Given gradients in all members: writes kv, and k_rope, the sum over the heads.
+extern const Kernel<void(Stream&, const LatentHeads& gradients)> latent_heads_backward;
 
 // --- An MLP's activation f. With a gate, x (M, 2 F) has the gate in its first F columns and `up`
 // in the rest (Shazeer 2020); without one, x is (M, F). All rows. ---

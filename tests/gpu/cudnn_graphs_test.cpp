@@ -68,15 +68,22 @@ const std::string h200 = R"({
 /// no data behind it.
 ops::AttentionCall call_of(const AttentionShape& s, std::int64_t gap) {
   alignas(16) static std::array<std::byte, 16> nothing;
-  const auto q = s.heads * s.head_dim, kv = s.kv_heads * s.head_dim, tokens = s.batch * s.sequence;
-  const Tensor qkv(nothing.data(), DType::bf16, {tokens, q + 2 * kv + gap});
-  const Tensor out(nothing.data(), DType::bf16, {tokens, q + gap});
+  const auto q = s.heads * s.head_dim, k = s.kv_heads * s.head_dim, v = s.kv_heads * s.value_dim,
+             values = s.heads * s.value_dim, tokens = s.batch * s.sequence;
+  const Tensor qkv(nothing.data(), DType::bf16, {tokens, q + k + v + gap});
+  const Tensor out(nothing.data(), DType::bf16, {tokens, values + gap});
   return {.shape = s,
           .q = qkv.slice_cols(0, q),
-          .k = qkv.slice_cols(q, kv),
-          .v = qkv.slice_cols(q + kv, kv),
-          .out = out.slice_cols(0, q),
+          .k = qkv.slice_cols(q, k),
+          .v = qkv.slice_cols(q + k, v),
+          .out = out.slice_cols(0, values),
           .log_sum_exp = {}};
+}
+
+/// Returns the shape with the values of latent attention in DeepSeek-V3.
+AttentionShape latent(AttentionShape shape) {
+  shape.value_dim = 128;
+  return shape;
 }
 
 std::string refusal_of(const AttentionShape& shape, AttentionPass pass, std::int64_t gap = 0) {
@@ -110,7 +117,8 @@ TEST_F(CudnnGraphsOfH200, AreAcceptedInBothDirections) {
         Case{{2, 37, 8, 2, 64}, 8}, Case{{1, 257, 1, 1, 64}, 8}, Case{{2, 300, 8, 2, 80}, 0},
         // With a window, which would otherwise be left to the built-in kernels unnoticed.
         Case{{4, 4096, 32, 8, 128, 1024}, 0}, Case{{1, 2048, 8, 2, 64, 256}, 8},
-        Case{{2, 131, 8, 2, 128, 1}, 8}, Case{{2, 300, 8, 2, 80, 70}, 0}}) {
+        Case{{2, 131, 8, 2, 128, 1}, 8}, Case{{2, 300, 8, 2, 80, 70}, 0},
+        Case{latent({1, 4096, 128, 128, 192}), 0}, Case{latent({2, 131, 4, 4, 192}), 8}}) {
     for (const auto pass : both_passes) {
       const auto words = refusal_of(shape, pass, gap);
       EXPECT_TRUE(words.empty() || could_only_not_load(words))

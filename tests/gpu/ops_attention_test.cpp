@@ -40,19 +40,20 @@ struct Problem {
   Problem(DType dtype, const ops::AttentionShape& shape, bool documents, std::int64_t gap = 8)
       : s(shape),
         starts(documents ? random_documents(s.batch, s.sequence) : std::vector<std::int32_t>{}),
-        qkv(dtype, tokens(), q_cols() + 2 * kv_cols(), {gap, 0}),
-        dqkv(dtype, tokens(), q_cols() + 2 * kv_cols(), {gap, 0}),
-        out(dtype, tokens(), q_cols(), {gap, 0}),
-        dout(dtype, tokens(), q_cols(), {gap, 0}),
+        qkv(dtype, tokens(), q_cols() + k_cols() + v_cols(), {gap, 0}),
+        dqkv(dtype, tokens(), q_cols() + k_cols() + v_cols(), {gap, 0}),
+        out(dtype, tokens(), s.heads * s.value_dim, {gap, 0}),
+        dout(dtype, tokens(), s.heads * s.value_dim, {gap, 0}),
         log_sum_exp(DType::f32, s.batch * s.heads, s.sequence),
         delta(DType::f32, s.batch * s.heads, s.sequence) {}
 
   std::int64_t tokens() const { return s.batch * s.sequence; }
   std::int64_t q_cols() const { return s.heads * s.head_dim; }
-  std::int64_t kv_cols() const { return s.kv_heads * s.head_dim; }
+  std::int64_t k_cols() const { return s.kv_heads * s.head_dim; }
+  std::int64_t v_cols() const { return s.kv_heads * s.value_dim; }
   Tensor q(const Tensor& m) const { return m.slice_cols(0, q_cols()); }
-  Tensor k(const Tensor& m) const { return m.slice_cols(q_cols(), kv_cols()); }
-  Tensor v(const Tensor& m) const { return m.slice_cols(q_cols() + kv_cols(), kv_cols()); }
+  Tensor k(const Tensor& m) const { return m.slice_cols(q_cols(), k_cols()); }
+  Tensor v(const Tensor& m) const { return m.slice_cols(q_cols() + k_cols(), v_cols()); }
 
   ops::AttentionCall call(Tensor (TestMatrix::*side)()) {
     const Tensor all = (qkv.*side)();
@@ -166,12 +167,12 @@ struct PartProblem {
         starts(document_starts),
         q(dtype, tokens(), s.heads * s.head_dim, {8, 0}),
         dq(dtype, tokens(), s.heads * s.head_dim, {8, 0}),
-        out(dtype, tokens(), s.heads * s.head_dim, {16, 0}),
-        dout(dtype, tokens(), s.heads * s.head_dim),
+        out(dtype, tokens(), s.heads * s.value_dim, {16, 0}),
+        dout(dtype, tokens(), s.heads * s.value_dim),
         k(dtype, s.batch * s.keys, s.kv_heads * s.head_dim, {8, 0}),
-        v(dtype, s.batch * s.keys, s.kv_heads * s.head_dim),
+        v(dtype, s.batch * s.keys, s.kv_heads * s.value_dim),
         dk(dtype, s.batch * s.keys, s.kv_heads * s.head_dim),
-        dv(dtype, s.batch * s.keys, s.kv_heads * s.head_dim, {8, 0}),
+        dv(dtype, s.batch * s.keys, s.kv_heads * s.value_dim, {8, 0}),
         log_sum_exp(DType::f32, s.batch * s.heads, s.sequence),
         delta(DType::f32, s.batch * s.heads, s.sequence) {}
 
@@ -260,6 +261,64 @@ TEST_P(CudaAttention, OfPartOfASequence) {
         }
 }
 
+ops::AttentionShape with_values(ops::AttentionShape shape, std::int64_t value_dim) {
+  shape.value_dim = value_dim;
+  return shape;
+}
+
+/// Values that are narrower or wider than keys; 192 and 128 dims on tensor cores.
+TEST_P(CudaAttention, ValuesOfAnotherWidth) {
+  for (const auto& shape :
+       {with_values({2, 37, 6, 3, 24}, 16), with_values({1, 37, 2, 1, 16, 5}, 40),
+        with_values({1, 150, 2, 1, 192}, 128), with_values({1, 150, 1, 1, 192, 70}, 128)})
+    for (const bool documents : {false, true}) {
+      if (dtype() == DType::f32 && shape.sequence > 100) continue;  // its kernels have no tiles
+      SCOPED_TRACE(::testing::Message() << shape.sequence << " of " << shape.head_dim
+                                        << ", values of " << shape.value_dim << ", window "
+                                        << shape.window << (documents ? ", documents" : ""));
+      Problem p(dtype(), shape, documents);
+      p.forward();
+      p.backward();
+      p.out.expect_equal(near(), "out");
+      p.log_sum_exp.expect_equal(dtype() == DType::f32 ? 1e-5 : 1e-3, "log_sum_exp", 1.0);
+      p.dqkv.expect_equal(2.0 * near(), "dqkv", 1.0);
+#ifdef LLAMESH_CUDA_EMULATED
+      EXPECT_EQ(p.name(),
+                shape.head_dim == 192 ? "built-in kernels by mma" : "plain built-in kernels");
+#endif
+    }
+}
+
+TEST_P(CudaAttention, ValuesOfAnotherWidthWithASoftcapAndRope) {
+  for (auto shape : {with_values({2, 21, 2, 1, 24}, 16), with_values({1, 70, 1, 1, 192}, 128)}) {
+    if (dtype() == DType::f32 && shape.head_dim == 192) continue;
+    SCOPED_TRACE(shape.head_dim);
+    shape.softcap = 1.5F;
+    Problem p(dtype(), shape, /*documents=*/true);
+    TestMatrix cos_sin(DType::f32, shape.sequence, shape.head_dim);
+    auto host = p.gradients(&TestMatrix::host), device = p.gradients(&TestMatrix::device);
+    host.cos_sin = cos_sin.host();
+    device.cos_sin = cos_sin.device();
+    p.forward();
+    ops::attention_backward(host_stream(), p.call(&TestMatrix::host), host);
+    ops::cuda::attention_backward(device_stream(), p.call(&TestMatrix::device), device);
+    p.out.expect_equal(near(), "out");
+    p.dqkv.expect_equal(2.0 * near(), "dqkv", 1.0);
+  }
+}
+
+TEST_P(CudaAttention, ValuesOfAnotherWidthInPartOfASequence) {
+  for (const auto& whole :
+       {with_values({2, 36, 6, 3, 24}, 16), with_values({1, 300, 1, 1, 192, 70}, 128)})
+    for (const bool documents : {false, true}) {
+      if (dtype() == DType::f32 && whole.sequence > 100) continue;
+      SCOPED_TRACE(::testing::Message() << whole.head_dim << (documents ? ", documents" : ""));
+      const auto s = part_of_sequence(whole, 2, 1);
+      PartProblem p(dtype(), s, documents ? random_documents(s) : std::vector<std::int32_t>{});
+      expect_equal_to_host(p, near(), dtype() == DType::f32 ? 1e-5 : 1e-3);
+    }
+}
+
 /// Queries in one run of positions, with more keys than queries. cuDNN takes none of these calls.
 TEST_P(CudaAttention, OfNeighboringQueries) {
   for (const auto& [first, count] :
@@ -320,8 +379,10 @@ class SmallGpu {
 
 TEST_P(CudaAttention, FitsIntoSmallSharedMemory) {
   const SmallGpu small;
-  for (const ops::AttentionShape& shape :
-       {ops::AttentionShape{1, 130, 2, 1, 128}, {1, 67, 1, 1, 120}, {1, 70, 2, 2, 200}})
+  for (const ops::AttentionShape& shape : {ops::AttentionShape{1, 130, 2, 1, 128},
+                                           with_values({1, 70, 1, 1, 192}, 128),
+                                           {1, 67, 1, 1, 120},
+                                           {1, 70, 2, 2, 200}})
     for (const bool documents : {false, true}) {
       SCOPED_TRACE(shape.head_dim);
       Problem p(dtype(), shape, documents);
@@ -329,7 +390,7 @@ TEST_P(CudaAttention, FitsIntoSmallSharedMemory) {
       p.backward();
       p.out.expect_equal(near(), "out");
       p.dqkv.expect_equal(2.0 * near(), "dqkv", 1.0);
-      if (dtype() == DType::bf16 && shape.head_dim == 128) {
+      if (dtype() == DType::bf16 && shape.head_dim % 64 == 0) {
         EXPECT_EQ(p.name(), "built-in kernels by mma, backward plain built-in kernels");
       }
     }
@@ -452,23 +513,87 @@ TEST(UsedAttention, NamesTheLastCallOfEachPass) {
             both.substr(0, both.find(", backward ")) + ", backward plain built-in kernels");
 }
 
+/// Attends to keys and values in one cache's columns.
+void attend_over_a_cache(DType dtype, const ops::AttentionShape& s, std::int64_t past,
+                         double near) {
+  SCOPED_TRACE(::testing::Message()
+               << s.head_dim << ", values of " << s.value_dim << ", window " << s.window);
+  const auto k_cols = s.kv_heads * s.head_dim, v_cols = s.kv_heads * s.value_dim;
+  TestMatrix q(dtype, s.sequence, s.heads * s.head_dim, {3, 0}),
+      out(dtype, s.sequence, s.heads * s.value_dim, {5, 0});
+  TestMatrix cache(dtype, past + s.sequence + 3, k_cols + v_cols);
+  const auto attend = [&](const auto& kernel, device::Stream& stream,
+                          Tensor (TestMatrix::*side)()) {
+    const Tensor all = (cache.*side)();
+    kernel(stream, (out.*side)(), (q.*side)(), all.slice_cols(0, k_cols),
+           all.slice_cols(k_cols, v_cols), s, past);
+  };
+  attend(ops::cached_attention, host_stream(), &TestMatrix::host);
+  attend(ops::cuda::cached_attention, device_stream(), &TestMatrix::device);
+  out.expect_equal(near, "out");
+}
+
 TEST_P(CudaAttention, OverACache) {
   for (const auto& [past, count, head_dim] :
        {std::array<std::int64_t, 3>{0, 1, 6}, {0, 9, 64}, {70, 1, 128}, {33, 5, 200}}) {
     for (const std::int64_t window : {0, 3, 40}) {
-      SCOPED_TRACE(::testing::Message() << head_dim << ", window " << window);
       ops::AttentionShape s{1, count, 4, 2, head_dim, window};
       s.score_divisor = 3.0F;
       s.softcap = window == 40 ? 2.0F : 0.0F;
-      TestMatrix q(dtype(), count, 4 * head_dim, {3, 0}), out(dtype(), count, 4 * head_dim);
-      TestMatrix keys(dtype(), past + count + 3, 2 * head_dim),
-          values(dtype(), past + count + 3, 2 * head_dim);
-      ops::cached_attention(host_stream(), out.host(), q.host(), keys.host(), values.host(), s,
-                            past);
-      ops::cuda::cached_attention(device_stream(), out.device(), q.device(), keys.device(),
-                                  values.device(), s, past);
-      out.expect_equal(near(), "out");
+      attend_over_a_cache(dtype(), s, past, near());
     }
+  }
+}
+
+TEST_P(CudaAttention, OverACacheWithValuesOfAnotherWidth) {
+  for (const auto& shape : {with_values({1, 3, 4, 2, 24}, 16), with_values({1, 2, 4, 2, 16}, 40),
+                            with_values({1, 3, 2, 1, 576}, 512), with_values({1, 2, 2, 2, 64}, 300),
+                            with_values({1, 2, 2, 1, 576, 20}, 512)})
+    attend_over_a_cache(dtype(), shape, 33, near());
+}
+
+/// Random tensors for one call.
+struct LatentProblem {
+  LatentProblem(DType dtype, std::int64_t tokens, std::int64_t all_heads, std::int64_t own,
+                std::int64_t rope, std::int64_t value, std::int64_t gap)
+      : heads(all_heads),
+        kv(dtype, tokens, heads * (own + value), {gap, gap}),
+        k_rope(dtype, tokens, rope, {gap + 32, 0}),
+        k(dtype, tokens, heads * (own + rope), {gap, 0}),
+        v(dtype, tokens, heads * value, {gap, 0}) {}
+
+  ops::LatentHeads call(Tensor (TestMatrix::*side)()) {
+    return {.heads = heads,
+            .kv = (kv.*side)(),
+            .k_rope = (k_rope.*side)(),
+            .k = (k.*side)(),
+            .v = (v.*side)()};
+  }
+
+  std::int64_t heads;
+  TestMatrix kv, k_rope, k, v;
+};
+
+/// Dims that allow 16-byte loads and dims that do not; keys from k_rope alone; more packs than
+/// threads.
+TEST_P(CudaAttention, LatentHeads) {
+  for (const auto& [tokens, heads, own, rope, value, gap] :
+       {std::array<std::int64_t, 6>{5, 3, 16, 8, 12, 3},
+        {4, 3, 32, 16, 16, 8},
+        {3, 2, 6, 2, 5, 0},
+        {2, 2, 0, 16, 8, 8},
+        {3, 16, 128, 64, 128, 8}}) {
+    SCOPED_TRACE(::testing::Message() << own << " + " << rope << ", " << value);
+    LatentProblem p(dtype(), tokens, heads, own, rope, value, gap);
+    ops::latent_heads(host_stream(), p.call(&TestMatrix::host));
+    ops::cuda::latent_heads(device_stream(), p.call(&TestMatrix::device));
+    p.k.expect_equal(0, "k");
+    p.v.expect_equal(0, "v");
+    LatentProblem d(dtype(), tokens, heads, own, rope, value, gap);
+    ops::latent_heads_backward(host_stream(), d.call(&TestMatrix::host));
+    ops::cuda::latent_heads_backward(device_stream(), d.call(&TestMatrix::device));
+    d.kv.expect_equal(0, "kv");
+    d.k_rope.expect_equal(0, "k_rope");
   }
 }
 

@@ -21,25 +21,37 @@ const ops::AttentionShape all_shapes[] = {
     {2, 1, 1, 1, 6},    {1, 37, 6, 3, 6},  {2, 64, 2, 1, 16}, {1, 65, 8, 2, 64}, {1, 150, 3, 1, 80},
     {1, 330, 2, 2, 20}, {1, 129, 5, 1, 9}, {1, 129, 8, 1, 9}, {2, 200, 16, 2, 6}};
 
+ops::AttentionShape with_values(ops::AttentionShape shape, std::int64_t value_dim) {
+  shape.value_dim = value_dim;
+  return shape;
+}
+
+/// Values shorter and longer than keys, by whole vectors and by less.
+const ops::AttentionShape other_values[] = {
+    with_values({1, 37, 6, 3, 6}, 4), with_values({2, 65, 4, 4, 24}, 16),
+    with_values({1, 129, 8, 1, 9}, 40), with_values({1, 330, 2, 2, 20, 70}, 3)};
+
 /// Tensors for one call: q, k, v as views into one qkv buffer; its gradient likewise.
 struct Problem {
   Problem(DType dtype, const ops::AttentionShape& shape,
           const std::vector<std::int32_t>& document_starts = {})
       : s(shape),
         starts(document_starts),
-        qkv(dtype, tokens(), q_cols() + 2 * kv_cols(), 3),
-        dqkv(dtype, tokens(), q_cols() + 2 * kv_cols(), 3),
-        out(dtype, tokens(), q_cols(), 2),
-        dout(dtype, tokens(), q_cols(), 2),
+        qkv(dtype, tokens(), q_cols() + kv_cols() + v_cols(), 3),
+        dqkv(dtype, tokens(), q_cols() + kv_cols() + v_cols(), 3),
+        out(dtype, tokens(), out_cols(), 2),
+        dout(dtype, tokens(), out_cols(), 2),
         log_sum_exp(DType::f32, s.batch * s.heads, s.sequence),
         delta(DType::f32, s.batch * s.heads, s.sequence) {}
 
   std::int64_t tokens() const { return s.batch * s.sequence; }
   std::int64_t q_cols() const { return s.heads * s.head_dim; }
   std::int64_t kv_cols() const { return s.kv_heads * s.head_dim; }
+  std::int64_t v_cols() const { return s.kv_heads * s.value_dim; }
+  std::int64_t out_cols() const { return s.heads * s.value_dim; }
   Tensor q(const Matrix& m) const { return m.view().slice_cols(0, q_cols()); }
   Tensor k(const Matrix& m) const { return m.view().slice_cols(q_cols(), kv_cols()); }
-  Tensor v(const Matrix& m) const { return m.view().slice_cols(q_cols() + kv_cols(), kv_cols()); }
+  Tensor v(const Matrix& m) const { return m.view().slice_cols(q_cols() + kv_cols(), v_cols()); }
   /// Returns columns [first, first + count) from all rows, or from rows [row, end), in double.
   static reference::Numbers part(const Matrix& m, std::int64_t first, std::int64_t count,
                                  std::int64_t row = 0,
@@ -52,7 +64,7 @@ struct Problem {
   reference::Numbers q_numbers(const Matrix& m) const { return part(m, 0, q_cols()); }
   reference::Numbers k_numbers(const Matrix& m) const { return part(m, q_cols(), kv_cols()); }
   reference::Numbers v_numbers(const Matrix& m) const {
-    return part(m, q_cols() + kv_cols(), kv_cols());
+    return part(m, q_cols() + kv_cols(), v_cols());
   }
   reference::Shape plain_shape() const {
     const auto n = [](std::int64_t x) { return static_cast<reference::Index>(x); };
@@ -60,6 +72,7 @@ struct Problem {
                            n(s.head_dim), starts.numbers, n(s.window)};
     shape.divisor = static_cast<double>(s.score_divisor);
     shape.softcap = static_cast<double>(s.softcap);
+    shape.value_dim = n(s.value_dim);
     return shape;
   }
   /// Returns the reference result for the contents of qkv.
@@ -99,12 +112,12 @@ struct PartProblem {
         starts(document_starts),
         q(dtype, tokens(), s.heads * s.head_dim, 3),
         k(dtype, s.batch * s.keys, s.kv_heads * s.head_dim, 5),
-        v(dtype, s.batch * s.keys, s.kv_heads * s.head_dim),
-        out(dtype, tokens(), s.heads * s.head_dim, 2),
-        dout(dtype, tokens(), s.heads * s.head_dim),
+        v(dtype, s.batch * s.keys, s.kv_heads * s.value_dim),
+        out(dtype, tokens(), s.heads * s.value_dim, 2),
+        dout(dtype, tokens(), s.heads * s.value_dim),
         dq(dtype, tokens(), s.heads * s.head_dim, 1),
         dk(dtype, s.batch * s.keys, s.kv_heads * s.head_dim, 3),
-        dv(dtype, s.batch * s.keys, s.kv_heads * s.head_dim, 2),
+        dv(dtype, s.batch * s.keys, s.kv_heads * s.value_dim, 2),
         log_sum_exp(DType::f32, s.batch * s.heads, s.sequence),
         delta(DType::f32, s.batch * s.heads, s.sequence) {}
 
@@ -116,6 +129,7 @@ struct PartProblem {
     reference::Shape shape{n(s.batch),    n(s.sequence),  n(s.heads), n(s.kv_heads),
                            n(s.head_dim), starts.numbers, n(s.window)};
     shape.keys = n(s.keys);
+    shape.value_dim = n(s.value_dim);
     for (std::int64_t t = 0; t < s.sequence; ++t) shape.positions.push_back(n(s.positions[t]));
     return shape;
   }
@@ -159,6 +173,25 @@ TEST_P(Attention, BackwardEqualsTheReference) {
   }
 }
 
+TEST_P(Attention, OfOtherValuesEqualsTheReference) {
+  for (const auto& shape : other_values)
+    for (const std::int64_t longest : {0, 50}) {
+      SCOPED_TRACE(::testing::Message() << shape.head_dim << " and " << shape.value_dim
+                                        << ", documents of up to " << longest);
+      const auto starts = longest > 0 ? random_documents(shape.batch, shape.sequence, longest)
+                                      : std::vector<std::int32_t>{};
+      Problem p(dtype(), shape, starts);
+      p.forward(stream);
+      p.backward(stream);
+      const auto g = p.expected_gradients();
+      expect_near(p.out.numbers(), p.expected(), near(), "out");
+      expect_near(p.q_numbers(p.dqkv), g.dq, 2.0 * near(), "dq", 1.0);
+      expect_near(p.k_numbers(p.dqkv), g.dk, 2.0 * near(), "dk", 1.0);
+      expect_near(p.v_numbers(p.dqkv), g.dv, near(), "dv");
+      EXPECT_TRUE(p.out.gaps_untouched() && p.dqkv.gaps_untouched());
+    }
+}
+
 /// Parts of a sequence as ranks hold them that divide it: piece `rank`, and its mirror image from
 /// the end.
 ops::AttentionShape part_of_sequence(ops::AttentionShape s, std::int64_t ranks, std::int64_t rank) {
@@ -175,7 +208,8 @@ TEST_P(Attention, OfPartOfASequenceEqualsTheReference) {
                                            {1, 180, 3, 1, 9},
                                            {1, 264, 2, 1, 16},
                                            {1, 264, 2, 2, 6, 40},
-                                           {1, 264, 9, 1, 6}})
+                                           {1, 264, 9, 1, 6},
+                                           with_values({1, 180, 3, 3, 12}, 8)})
     for (const std::int64_t ranks : {1, 2, 3})
       for (std::int64_t rank = 0; rank < ranks; ++rank)
         for (const std::int64_t longest : {0, 50}) {
@@ -299,9 +333,11 @@ TEST_P(Attention, ScratchIsAsPlanned) {
     const auto bytes = device::MemoryMeter::instance().by_use();
     return bytes[static_cast<std::size_t>(device::MemoryUse::scratch)];
   };
-  for (const ops::AttentionShape& shape :
-       {ops::AttentionShape{2, 130, 6, 3, 10}, {1, 330, 6, 1, 10}}) {
-    SCOPED_TRACE(shape.sequence);
+  for (const ops::AttentionShape& shape : {ops::AttentionShape{2, 130, 6, 3, 10},
+                                           {1, 330, 6, 1, 10},
+                                           with_values({2, 130, 6, 3, 40}, 10),
+                                           with_values({1, 330, 6, 1, 10}, 40)}) {
+    SCOPED_TRACE(::testing::Message() << shape.sequence << ", values of " << shape.value_dim);
     Problem p(dtype(), shape);
     std::int64_t forward = 0, both = 0;
     std::thread([&] {
@@ -456,14 +492,15 @@ TEST_P(Attention, TheCacheHonorsTheWindow) {
     ops::AttentionShape shape{1, past + count, 4, 2, 6, window};
     shape.score_divisor = 0.5F;
     shape.softcap = window == 7 ? 2.0F : 0.0F;
+    shape.value_dim = window == 40 ? 3 : 6;
     Problem p(dtype(), shape);
     p.forward(stream);
     auto step = shape;
     step.sequence = count;
-    const Matrix out(dtype(), count, p.q_cols());
+    const Matrix out(dtype(), count, p.out_cols());
     ops::cached_attention(stream, out, p.q(p.qkv).slice_rows(past, count), p.k(p.qkv), p.v(p.qkv),
                           step, past);
-    expect_near(out.numbers(), Problem::part(p.out, 0, p.q_cols(), past), 2.0 * near(), "out");
+    expect_near(out.numbers(), Problem::part(p.out, 0, p.out_cols(), past), 2.0 * near(), "out");
   }
 }
 
@@ -540,6 +577,75 @@ TEST_P(Attention, WithDocumentsDoesNotDependOnTheNumberOfThreads) {
     p.backward(stream);
   };
   expect_same_for_any_threads(work, [&] { return std::pair(p.out.bytes(), p.dqkv.bytes()); });
+}
+
+// --- Keys and values in latent attention ---
+
+/// Tensors for H heads with N + R dims in keys and V in values.
+struct LatentProblem {
+  LatentProblem(DType dtype, std::int64_t heads, std::int64_t N, std::int64_t R, std::int64_t V)
+      : kv(dtype, 5, heads * (N + V), 2),
+        k_rope(dtype, 5, R, 7),
+        k(dtype, 5, heads * (N + R), 3),
+        v(dtype, 5, heads * V, 1),
+        call{heads, kv, k_rope, k, v} {}
+  bool gaps_untouched() const {
+    return kv.gaps_untouched() && k_rope.gaps_untouched() && k.gaps_untouched() &&
+           v.gaps_untouched();
+  }
+  Matrix kv, k_rope, k, v;
+  ops::LatentHeads call;
+};
+
+TEST_P(Attention, LatentHeadsShareTheFirstDimsOfTheirPairs) {
+  const std::int64_t H = 3, N = 10, R = 4, V = 19, half = (N + R) / 2;
+  LatentProblem p(dtype(), H, N, R, V);
+  ops::latent_heads(stream, p.call);
+  for (std::int64_t m = 0; m < 5; ++m)
+    for (std::int64_t h = 0; h < H; ++h) {
+      std::int64_t next = 0;  // among the head's own dims
+      for (std::int64_t e = 0; e < N + R; ++e) {
+        const bool shared = e % half < R / 2;
+        const auto expected = shared ? p.k_rope.get(m, e / half * (R / 2) + e % half)
+                                     : p.kv.get(m, h * (N + V) + next++);
+        EXPECT_EQ(p.k.get(m, h * (N + R) + e), expected) << "token " << m << ", dim " << e;
+      }
+      for (std::int64_t e = 0; e < V; ++e)
+        EXPECT_EQ(p.v.get(m, h * V + e), p.kv.get(m, h * (N + V) + N + e));
+    }
+  EXPECT_TRUE(p.gaps_untouched());
+}
+
+/// A copy's gradient is a copy back, and for shared dims a sum.
+TEST_P(Attention, LatentHeadsBackwardIsTheTransposedCopy) {
+  const std::int64_t H = 3, N = 10, R = 4, V = 19, half = (N + R) / 2;
+  LatentProblem p(dtype(), H, N, R, V);
+  ops::latent_heads_backward(stream, p.call);
+  LatentProblem again(dtype(), H, N, R, V);
+  ops::copy(stream, again.kv, p.kv);
+  ops::latent_heads(stream, again.call);
+  EXPECT_EQ(again.v.numbers(), p.v.numbers());
+  for (std::int64_t m = 0; m < 5; ++m)
+    for (std::int64_t e = 0; e < N + R; ++e) {
+      if (e % half >= R / 2) {
+        for (std::int64_t h = 0; h < H; ++h)
+          EXPECT_EQ(again.k.get(m, h * (N + R) + e), p.k.get(m, h * (N + R) + e));
+        continue;
+      }
+      double sum = 0;
+      for (std::int64_t h = 0; h < H; ++h) sum += p.k.get(m, h * (N + R) + e);
+      EXPECT_NEAR(p.k_rope.get(m, e / half * (R / 2) + e % half), sum, near() * std::abs(sum));
+    }
+  EXPECT_TRUE(p.gaps_untouched());
+}
+
+TEST_P(Attention, LatentHeadsThatDoNotFitAreRefused) {
+  for (const auto& [kv, rope, k, v] :
+       {std::array{10, 4, 18, 18}, {14, 3, 14, 14}, {14, 4, 12, 14}, {14, 16, 14, 14}}) {
+    const Matrix a(dtype(), 2, kv), b(dtype(), 2, rope), c(dtype(), 2, k), d(dtype(), 2, v);
+    EXPECT_THROW(ops::latent_heads(stream, {2, a, b, c, d}), std::exception);
+    EXPECT_THROW(ops::latent_heads_backward(stream, {2, a, b, c, d}), std::exception);
+  }
 }
 
 TEST_P(Attention, StartsThatAreNoneAreRefused) {

@@ -195,15 +195,16 @@ TEST_P(Experts, RouteBackwardIsFiniteDifferences) {
 
 // --- Routing by biased sigmoids, in the best groups ---
 
-/// The experts of the `taken` groups whose two best numbers have the largest sums.
-std::vector<bool> in_best_groups(const Numbers& keys, std::int64_t groups, std::int64_t taken) {
+/// The experts in the `taken` groups whose best numbers, so many, have the largest sums.
+std::vector<bool> in_best_groups(const Numbers& keys, std::int64_t groups, std::int64_t taken,
+                                 Index best = 2) {
   const auto size = keys.size() / static_cast<Index>(groups);
   std::vector<std::pair<double, Index>> sums;
   for (Index g = 0; g < static_cast<Index>(groups); ++g) {
     const auto first = keys.begin() + static_cast<std::ptrdiff_t>(g * size);
     Numbers group(first, first + static_cast<std::ptrdiff_t>(size));
     std::ranges::sort(group, std::greater());
-    sums.emplace_back(-(group[0] + (size > 1 ? group[1] : 0)), g);
+    sums.emplace_back(-(group[0] + (best > 1 && size > 1 ? group[1] : 0)), g);
   }
   std::ranges::sort(sums);
   std::vector<bool> in(keys.size(), false);
@@ -266,6 +267,29 @@ TEST_P(Experts, SigmoidRoutersChooseByBiasedScoresInTheBestGroups) {
       expect_near(r.logits.numbers(), reference::numerical_gradient(f, logits, dweights.numbers()),
                   near(), "dlogits", 1e-2);
     }
+}
+
+TEST_P(Experts, SoftmaxRoutersTakeTheGroupsWithTheBestExperts) {
+  for (const auto& [s, groups, taken] : grouped_sizes) {
+    Routing r(dtype(), s, false);
+    r.call.groups = groups;
+    r.call.groups_taken = taken;
+    r.call.scale = 2.5F;
+    ops::route(stream, r.call);
+    const auto cols = static_cast<Index>(s.experts), k = static_cast<Index>(s.k);
+    const auto scores = r.probabilities.numbers();
+    Numbers keys;
+    for (Index row = 0; row < scores.size(); row += cols) {
+      const auto first = scores.begin() + static_cast<std::ptrdiff_t>(row);
+      const Numbers of_token(first, first + static_cast<std::ptrdiff_t>(cols));
+      const auto in = in_best_groups(of_token, groups, taken, 1);
+      for (Index e = 0; e < cols; ++e) keys.push_back(in[e] ? of_token[e] : -1);
+    }
+    EXPECT_EQ(r.experts.numbers, largest(keys, cols, k));
+    auto weights = weights_of(scores, cols, r.experts.numbers, k, false);
+    for (auto& w : weights) w *= 2.5;
+    expect_near(r.weights.numbers(), weights, 4e-6, "weights");
+  }
 }
 
 TEST_P(Experts, RouteRefusesGroupsThatDoNotFit) {

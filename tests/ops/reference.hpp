@@ -132,11 +132,14 @@ struct Shape {
   std::vector<Index> positions = {};      ///< of a row's queries; empty: 0, 1, ...
   double divisor = std::sqrt(static_cast<double>(head_dim));  ///< of scores
   double softcap = 0;                                         ///< of scores; 0: none
-  Index q_index(Index b, Index t, Index h) const {
-    return ((b * sequence + t) * heads + h) * head_dim;
-  }
-  Index kv_index(Index b, Index t, Index h) const {
-    return ((b * keys + t) * kv_heads + h / (heads / kv_heads)) * head_dim;
+  Index value_dim = head_dim;
+  Index q_index(Index b, Index t, Index h) const { return query(b, t, h) * head_dim; }
+  Index out_index(Index b, Index t, Index h) const { return query(b, t, h) * value_dim; }
+  Index k_index(Index b, Index t, Index h) const { return key(b, t, h) * head_dim; }
+  Index v_index(Index b, Index t, Index h) const { return key(b, t, h) * value_dim; }
+  Index query(Index b, Index t, Index h) const { return (b * sequence + t) * heads + h; }
+  Index key(Index b, Index t, Index h) const {
+    return (b * keys + t) * kv_heads + h / (heads / kv_heads);
   }
   /// Returns the last key that query t sees: the one in its own position.
   Index last(Index t) const { return positions.empty() ? t : positions[t]; }
@@ -156,7 +159,7 @@ inline Numbers probabilities(const Numbers& q, const Numbers& k, const Shape& s,
   double most = -std::numeric_limits<double>::infinity();
   for (Index j = s.start(b, t); j <= s.last(t); ++j) {
     for (Index e = 0; e < s.head_dim; ++e)
-      p[j] += q[s.q_index(b, t, h) + e] * k[s.kv_index(b, j, h) + e];
+      p[j] += q[s.q_index(b, t, h) + e] * k[s.k_index(b, j, h) + e];
     p[j] /= s.divisor;
     if (s.softcap > 0) p[j] = s.softcap * std::tanh(p[j] / s.softcap);
     most = std::max(most, p[j]);
@@ -167,14 +170,14 @@ inline Numbers probabilities(const Numbers& q, const Numbers& k, const Shape& s,
 }
 
 inline Numbers attention(const Numbers& q, const Numbers& k, const Numbers& v, const Shape& s) {
-  Numbers out(q.size(), 0.0);
+  Numbers out(s.batch * s.sequence * s.heads * s.value_dim, 0.0);
   for (Index b = 0; b < s.batch; ++b)
     for (Index h = 0; h < s.heads; ++h)
       for (Index t = 0; t < s.sequence; ++t) {
         const auto p = probabilities(q, k, s, b, t, h);
         for (Index j = 0; j <= s.last(t); ++j)
-          for (Index e = 0; e < s.head_dim; ++e)
-            out[s.q_index(b, t, h) + e] += p[j] * v[s.kv_index(b, j, h) + e];
+          for (Index e = 0; e < s.value_dim; ++e)
+            out[s.out_index(b, t, h) + e] += p[j] * v[s.v_index(b, j, h) + e];
       }
   return out;
 }
@@ -189,7 +192,7 @@ inline double cap_slope(const Numbers& q, const Numbers& k, const Shape& s, Inde
   if (s.softcap == 0) return 1;
   double score = 0.0;
   for (Index e = 0; e < s.head_dim; ++e)
-    score += q[s.q_index(b, t, h) + e] * k[s.kv_index(b, j, h) + e];
+    score += q[s.q_index(b, t, h) + e] * k[s.k_index(b, j, h) + e];
   const auto of_cap = std::tanh(score / s.divisor / s.softcap);
   return 1 - of_cap * of_cap;
 }
@@ -207,17 +210,17 @@ inline AttentionGradients attention_backward(const Numbers& dout, const Numbers&
         Numbers dp(p.size(), 0.0);
         double mean = 0.0;
         for (Index j = 0; j <= s.last(t); ++j) {
-          for (Index e = 0; e < s.head_dim; ++e) {
-            dp[j] += dout[at + e] * v[s.kv_index(b, j, h) + e];
-            g.dv[s.kv_index(b, j, h) + e] += p[j] * dout[at + e];
+          for (Index e = 0; e < s.value_dim; ++e) {
+            dp[j] += dout[s.out_index(b, t, h) + e] * v[s.v_index(b, j, h) + e];
+            g.dv[s.v_index(b, j, h) + e] += p[j] * dout[s.out_index(b, t, h) + e];
           }
           mean += p[j] * dp[j];
         }
         for (Index j = s.start(b, t); j <= s.last(t); ++j)
           for (Index e = 0; e < s.head_dim; ++e) {
             const auto dscore = p[j] * (dp[j] - mean) / root * cap_slope(q, k, s, b, t, h, j);
-            g.dq[at + e] += dscore * k[s.kv_index(b, j, h) + e];
-            g.dk[s.kv_index(b, j, h) + e] += dscore * q[at + e];
+            g.dq[at + e] += dscore * k[s.k_index(b, j, h) + e];
+            g.dk[s.k_index(b, j, h) + e] += dscore * q[at + e];
           }
       }
   return g;

@@ -21,9 +21,13 @@
 namespace llamesh::ops::cpu {
 namespace {
 
-/// Returns the elements in a task's sums: dkeys and dvalues, in whole tiles and vectors.
+/// Return the elements in a task's sums: dkeys, and with dvalues behind them, in whole tiles and
+/// vectors.
+std::int64_t dkeys_numel(const AttentionShape& s) {
+  return round_up(s.keys, tile) * PaddedHead(s).dims;
+}
 std::int64_t sums_numel(const AttentionShape& s) {
-  return 2 * round_up(s.keys, tile) * round_up(s.head_dim, vec_width);
+  return dkeys_numel(s) + round_up(s.keys, tile) * PaddedHead(s).values;
 }
 
 /// Returns how many tasks share a key-value head: enough for 16 tasks in all, if each has 8 query
@@ -38,36 +42,40 @@ std::int64_t parts_of(const AttentionShape& s) {
                    max_bytes / (kv_heads * sums_numel(s) * size_of(DType::f32))}));
 }
 
-/// fp32 scratch for one task. S' and E' are the keys and the head dim, rounded up to whole tiles
-/// and vectors.
+/// fp32 scratch for one task. S' are the keys, rounded up to whole tiles.
 struct Tiles {
   /// Elements without dkeys and dvalues.
-  static std::int64_t numel(std::int64_t padded, std::int64_t length) {
-    return 2 * length * padded + 6 * tile * padded + 2 * tile * tile + 2 * tile;
+  static std::int64_t numel(const AttentionShape& s) {
+    const PaddedHead padded(s);
+    const auto per_row = 3 * padded.dims + 2 * padded.values + padded.widest() + 2 * tile + 2;
+    return sums_numel(s) + tile * per_row;
   }
   /// `sums`: dkeys and dvalues.
-  Tiles(std::int64_t padded, std::int64_t length, float* sums, Scratch& scratch)
-      : pieces(scratch.array<float>(numel(padded, length))),
-        keys(pieces.take(length * padded)),
-        values(pieces.take(length * padded)),
+  Tiles(const AttentionShape& s, float* sums, Scratch& scratch)
+      : padded(s),
+        pieces(scratch.array<float>(numel(s))),
+        keys(pieces.take(dkeys_numel(s))),
+        values(pieces.take(sums_numel(s) - dkeys_numel(s))),
         dkeys(sums),
-        dvalues(sums + length * padded),
-        queries(pieces.take(tile * padded)),
-        queries_t(pieces.take(tile * padded)),
-        douts(pieces.take(tile * padded)),
-        douts_t(pieces.take(tile * padded)),
-        rows(pieces.take(tile * padded)),
-        dqueries_t(pieces.take(tile * padded)),
+        dvalues(sums + dkeys_numel(s)),
+        queries(pieces.take(tile * padded.dims)),
+        queries_t(pieces.take(tile * padded.dims)),
+        douts(pieces.take(tile * padded.values)),
+        douts_t(pieces.take(tile * padded.values)),
+        rows(pieces.take(tile * padded.widest())),
+        dqueries_t(pieces.take(tile * padded.dims)),
         scores(pieces.take(tile * tile)),
         dscores(pieces.take(tile * tile)),
         log2_sum_exp(pieces.take(tile)),
         delta(pieces.take(tile)) {}
 
+  PaddedHead padded;
   Pieces pieces;
-  float *keys, *values, *dkeys, *dvalues;  ///< (S', E')
+  float *keys, *values;         ///< (S', E') and (S', V')
+  float *dkeys, *dvalues;       ///< likewise
   float *queries, *queries_t;   ///< (tile, E') and (E', tile), scaled by log2(e) / sqrt(E)
-  float *douts, *douts_t;       ///< (tile, E') and (E', tile)
-  float* rows;                  ///< (tile, E')
+  float *douts, *douts_t;       ///< (tile, V') and (V', tile)
+  float* rows;                  ///< (tile, E' or V')
   float* dqueries_t;            ///< (E', tile), not yet scaled
   float *scores, *dscores;      ///< (keys, queries)
   float *log2_sum_exp, *delta;  ///< (tile)
@@ -130,71 +138,71 @@ void row_products(float* delta, const float* douts, const float* outs, std::int6
 /// Loads the block's queries, with their dout, log_sum_exp and delta, into the tiles; zero-pads the
 /// rest.
 template <class T>
-void load_block(const Tiles& t, const Head<T>& head, const QueryBlock& block, std::int64_t head_dim,
-                float scale) {
-  const auto padded = round_up(head_dim, vec_width);
+void load_block(const Tiles& t, const Head<T>& head, const QueryBlock& block,
+                const AttentionShape& s) {
+  const auto [dims, values] = t.padded;
   const auto width = block.width();
   const auto& [first, lead, count, row] = block;
-  load_queries(t.queries, block, padded, head.q.from(row), head_dim, scale);
-  transpose(t.queries_t, tile, t.queries, padded, width, padded);
-  load_queries(t.douts, block, padded, head.dout.from(row), head_dim);
-  transpose(t.douts_t, tile, t.douts, padded, width, padded);
-  load_queries(t.rows, block, padded, head.out.from(row), head_dim);
-  row_products(head.delta + row, t.douts + lead * padded, t.rows + lead * padded, count, padded);
+  load_queries(t.queries, block, dims, head.q.from(row), s.head_dim,
+               log2_e * (1.0F / s.score_divisor));
+  transpose(t.queries_t, tile, t.queries, dims, width, dims);
+  load_queries(t.douts, block, values, head.dout.from(row), s.value_dim);
+  transpose(t.douts_t, tile, t.douts, values, width, values);
+  load_queries(t.rows, block, values, head.out.from(row), s.value_dim);
+  row_products(head.delta + row, t.douts + lead * values, t.rows + lead * values, count, values);
   std::fill_n(t.log2_sum_exp, tile, 0.0F);
   std::fill_n(t.delta, tile, 0.0F);
   for (std::int64_t q = 0; q < count; ++q)
     t.log2_sum_exp[lead + q] = log2_e * head.log_sum_exp[row + q];
   std::copy_n(head.delta + row, count, t.delta + lead);
-  std::fill_n(t.dqueries_t, padded * tile, 0.0F);
+  std::fill_n(t.dqueries_t, dims * tile, 0.0F);
 }
 
 /// Accumulates the gradients between the loaded queries and keys [key, key + keys).
 template <bool diagonal>
 void attend_backward(const Tiles& t, const FirstKeys& first_keys, std::int64_t key,
-                     std::int64_t keys, std::int64_t width, std::int64_t padded,
-                     const ScoreCap& cap) {
+                     std::int64_t keys, std::int64_t width, const ScoreCap& cap) {
   using U = UpperTriangular;
   constexpr auto a = diagonal ? U::a : U::none;
   constexpr auto b = diagonal ? U::b : U::none;
   constexpr auto c = diagonal ? U::c : U::none;
-  const auto offset = key * padded;
-  multiply<c>(t.scores, tile, Plain{t.keys + offset, padded}, t.queries_t, tile, keys, width,
-              padded, Overwrite{});
-  multiply<c>(t.dscores, tile, Plain{t.values + offset, padded}, t.douts_t, tile, keys, width,
-              padded, Overwrite{});
+  const auto [dims, values] = t.padded;
+  const auto offset = key * dims, values_offset = key * values;
+  multiply<c>(t.scores, tile, Plain{t.keys + offset, dims}, t.queries_t, tile, keys, width, dims,
+              Overwrite{});
+  multiply<c>(t.dscores, tile, Plain{t.values + values_offset, values}, t.douts_t, tile, keys,
+              width, values, Overwrite{});
   (cap ? softmax_backward<true> : softmax_backward<false>)(t, keys, width, diagonal, cap);
   clear_earlier_keys(t, first_keys, key, keys, width);
-  multiply<a>(t.dvalues + offset, padded, Plain{t.scores, tile}, t.douts, padded, keys, padded,
-              width, Add{});
-  multiply<a>(t.dkeys + offset, padded, Plain{t.dscores, tile}, t.queries, padded, keys, padded,
-              width, Add{});
-  multiply<b>(t.dqueries_t, tile, Transposed{t.keys + offset, padded}, t.dscores, tile, padded,
-              width, keys, Add{});
+  multiply<a>(t.dvalues + values_offset, values, Plain{t.scores, tile}, t.douts, values, keys,
+              values, width, Add{});
+  multiply<a>(t.dkeys + offset, dims, Plain{t.dscores, tile}, t.queries, dims, keys, dims, width,
+              Add{});
+  multiply<b>(t.dqueries_t, tile, Transposed{t.keys + offset, dims}, t.dscores, tile, dims, width,
+              keys, Add{});
 }
 
 /// Processes one query block in one head: writes its dq, adds to dkeys and dvalues.
 template <class T>
 void block_of_queries(const Tiles& t, const Head<T>& head, const QueryBlock& block,
                       const AttentionShape& s) {
-  const auto head_dim = s.head_dim;
-  const auto padded = round_up(head_dim, vec_width);
+  const auto padded = t.padded.dims;
   const auto& [first, lead, count, row] = block;
   const auto all = block.width();
-  const auto scale = 1.0F / s.score_divisor;
-  load_block(t, head, block, head_dim, log2_e * scale);
+  load_block(t, head, block, s);
   const FirstKeys first_keys(head.starts ? head.starts + row : nullptr, block, s.window);
   const ScoreCap cap(s.softcap);
   for (auto key = first_keys.begin(); key <= first; key = tile_end(key)) {
     const auto keys = std::min(tile_end(key), first + all) - key;
     const auto width = first_keys.queries_before(key + keys, all);
     if (key == first)
-      attend_backward<true>(t, first_keys, key, keys, width, padded, cap);
+      attend_backward<true>(t, first_keys, key, keys, width, cap);
     else
-      attend_backward<false>(t, first_keys, key, keys, width, padded, cap);
+      attend_backward<false>(t, first_keys, key, keys, width, cap);
   }
   transpose(t.rows, padded, t.dqueries_t, tile, padded, all);
-  store_tile(head.dq.from(row), count, head_dim, t.rows + lead * padded, padded, scale);
+  store_tile(head.dq.from(row), count, s.head_dim, t.rows + lead * padded, padded,
+             1.0F / s.score_divisor);
 }
 
 /// All tensors in the pass, typed.
@@ -211,13 +219,14 @@ struct Operands {
 template <class T>
 void store_gradients(const Operands<T>& o, const AttentionShape& s, std::int64_t kv_head,
                      const float* sums, std::int64_t first, std::int64_t count) {
-  const auto padded = round_up(s.head_dim, vec_width);
+  const PaddedHead padded(s);
   const auto key = kv_head / s.kv_heads * s.keys + first;
-  const auto column = kv_head % s.kv_heads * s.head_dim;
-  const auto* const dkeys = sums + first * padded;
+  const auto head = kv_head % s.kv_heads;
+  const auto* const dkeys = sums + first * padded.dims;
+  const auto* const dvalues = sums + dkeys_numel(s) + first * padded.values;
   // dS was multiplied by queries that carry a factor log2(e).
-  store_tile(o.dk.from(key, column), count, s.head_dim, dkeys, padded, ln_2);
-  store_tile(o.dv.from(key, column), count, s.head_dim, dkeys + sums_numel(s) / 2, padded);
+  store_tile(o.dk.from(key, head * s.head_dim), count, s.head_dim, dkeys, padded.dims, ln_2);
+  store_tile(o.dv.from(key, head * s.value_dim), count, s.value_dim, dvalues, padded.values);
 }
 
 /// Processes query blocks part, part + parts, ... over all query heads of a key-value head
@@ -227,22 +236,22 @@ void part_of_kv_head(const Operands<T>& o, const AttentionShape& s, std::int64_t
                      std::int64_t part, std::int64_t parts, float* sums) {
   thread_local Scratch scratch;
   const auto b = kv_head / s.kv_heads, kv = kv_head % s.kv_heads;
-  const auto padded = round_up(s.head_dim, vec_width);
   const auto length = round_up(s.keys, tile);
-  const Tiles t(padded, length, sums, scratch);
+  const Tiles t(s, sums, scratch);
   const auto token = b * s.sequence, key = b * s.keys;
-  const auto column = kv * s.head_dim;
-  load_tile(t.keys, length, padded, o.k.from(key, column), s.keys, s.head_dim);
-  load_tile(t.values, length, padded, o.v.from(key, column), s.keys, s.head_dim);
+  load_tile(t.keys, length, t.padded.dims, o.k.from(key, kv * s.head_dim), s.keys, s.head_dim);
+  load_tile(t.values, length, t.padded.values, o.v.from(key, kv * s.value_dim), s.keys,
+            s.value_dim);
   std::fill_n(sums, sums_numel(s), 0.0F);
   const auto group = s.heads / s.kv_heads;
   const QueryBlocks blocks(s.positions);
   for (auto i = part; i < group * blocks.size(); i += parts) {
     const auto h = kv * group + i / blocks.size();
-    const auto at = h * s.head_dim;
+    const auto at = h * s.head_dim, of_values = h * s.value_dim;
     const auto statistics = (b * s.heads + h) * s.sequence;
-    const Head<T> head{o.dq.from(token, at),   o.q.from(token, at),  o.out.from(token, at),
-                       o.dout.from(token, at), o.starts.from(token), o.log_sum_exp + statistics,
+    const Head<T> head{o.dq.from(token, at),         o.q.from(token, at),
+                       o.out.from(token, of_values), o.dout.from(token, of_values),
+                       o.starts.from(token),         o.log_sum_exp + statistics,
                        o.delta + statistics};
     block_of_queries(t, head, blocks[i % blocks.size()], s);
   }
@@ -268,16 +277,19 @@ void divided_kv_heads(const Operands<T>& o, const AttentionShape& s, std::int64_
   for_each_task(kv_heads * parts, [&](std::int64_t task) {
     part_of_kv_head(o, s, task / parts, task % parts, parts, sums + task * numel);
   });
-  const auto padded = round_up(s.head_dim, vec_width);
+  const PaddedHead padded(s);
   const auto tiles = round_up(s.keys, tile) / tile;
   for_each_block(kv_heads * tiles, 1, [&](std::int64_t i, std::int64_t /*last*/) {
     auto* const total = sums + i / tiles * parts * numel;
     const auto first = i % tiles * tile;
-    for (const auto begin : {first * padded, numel / 2 + first * padded})
+    const auto add_parts = [&](std::int64_t begin, std::int64_t count) {
       for (std::int64_t part = 1; part < parts; ++part)
-        for (auto e = begin; e < begin + tile * padded; e += vec_width)
+        for (auto e = begin; e < begin + count; e += vec_width)
           store(total + e, load(total + e, Whole{}) + load(total + part * numel + e, Whole{}),
                 Whole{});
+    };
+    add_parts(first * padded.dims, tile * padded.dims);
+    add_parts(dkeys_numel(s) + first * padded.values, tile * padded.values);
     store_gradients(o, s, i / tiles, total, first, std::min(tile, s.keys - first));
   });
 }
@@ -287,7 +299,7 @@ void divided_kv_heads(const Operands<T>& o, const AttentionShape& s, std::int64_
 std::int64_t attention_backward_scratch(const AttentionShape& shape, std::int64_t threads) {
   const auto parts = parts_of(shape), tasks = shape.batch * shape.kv_heads * parts;
   const auto working = std::min(threads, tasks);
-  const auto tiles = Tiles::numel(round_up(shape.head_dim, vec_width), round_up(shape.keys, tile));
+  const auto tiles = Tiles::numel(shape);
   const auto sums = parts == 1 ? working : tasks;
   return (working * tiles + sums * sums_numel(shape)) * size_of(DType::f32);
 }

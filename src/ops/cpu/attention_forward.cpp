@@ -26,13 +26,13 @@ constexpr float hidden = -std::numeric_limits<float>::infinity();
 /// sixth of the time.
 constexpr std::int64_t tiles_together = 4;
 
-/// One query tile in one head. E' is the head dim, rounded up to whole vectors.
+/// One query tile in one head.
 struct QueryTile {
   std::int64_t head;
   QueryBlock block;
   FirstKeys first_keys;
   float* queries;  ///< (E', tile), scaled by log2(e) / sqrt(E)
-  float* out;      ///< (E', tile), not yet divided by row_sum
+  float* out;      ///< (V', tile), not yet divided by row_sum
   float* row_max;  ///< (tile): each query's running maximum score
   float* row_sum;  ///< (tile): each query's running sum of exp2(score - row_max)
 
@@ -44,21 +44,23 @@ struct QueryTile {
 
 /// fp32 scratch for one task.
 struct Tiles {
-  static std::int64_t numel(std::int64_t padded) {
-    return (3 + 2 * tiles_together) * tile * padded + tile * tile + (1 + 2 * tiles_together) * tile;
+  static std::int64_t numel(const PaddedHead& padded) {
+    const auto per_row =
+        padded.widest() + (1 + tiles_together) * (padded.dims + padded.values) + tile;
+    return (per_row + 1 + 2 * tiles_together) * tile;
   }
-  Tiles(std::int64_t padded, Scratch& scratch)
+  Tiles(const PaddedHead& padded, Scratch& scratch)
       : pieces(scratch.array<float>(numel(padded))),
-        rows(pieces.take(tile * padded)),
-        keys(pieces.take(tile * padded)),
-        values(pieces.take(tile * padded)),
+        rows(pieces.take(tile * padded.widest())),
+        keys(pieces.take(tile * padded.dims)),
+        values(pieces.take(tile * padded.values)),
         scores(pieces.take(tile * tile)),
         rescale(pieces.take(tile)) {}
 
   Pieces pieces;
-  float* rows;     ///< (tile, E'): staging for queries in, results out
+  float* rows;     ///< (tile, E' or V'): staging for queries in, results out
   float* keys;     ///< (tile, E')
-  float* values;   ///< (tile, E')
+  float* values;   ///< (tile, V')
   float* scores;   ///< (keys, queries), then their exponentials
   float* rescale;  ///< (tile): factor from the old row_max to the new one
 };
@@ -128,22 +130,22 @@ void cap(float* scores, const ScoreCap& by, std::int64_t keys, std::int64_t widt
 /// Accumulates the loaded key and value tiles [key, key + keys) into `queries.out`.
 template <bool diagonal>
 void attend(const Tiles& t, const QueryTile& queries, std::int64_t key, std::int64_t keys,
-            std::int64_t padded, const ScoreCap& softcap) {
+            const PaddedHead& padded, const ScoreCap& softcap) {
   using U = UpperTriangular;
   const auto skipped = std::max<std::int64_t>(0, queries.first_keys.begin() - key);
-  const auto offset = skipped * padded;
   key += skipped;
   keys -= skipped;
   const auto width = queries.first_keys.queries_before(key + keys, queries.block.width());
-  multiply<diagonal ? U::c : U::none>(t.scores, tile, Plain{t.keys + offset, padded},
-                                      queries.queries, tile, keys, width, padded, Overwrite{});
+  multiply<diagonal ? U::c : U::none>(t.scores, tile,
+                                      Plain{t.keys + skipped * padded.dims, padded.dims},
+                                      queries.queries, tile, keys, width, padded.dims, Overwrite{});
   if (softcap) cap(t.scores, softcap, keys, width, diagonal);
   if (diagonal) mask_later_keys(t.scores, width);
   mask_earlier_keys(t.scores, queries.first_keys, key, keys, width);
   online_softmax(t, queries, keys, width, diagonal);
-  multiply<diagonal ? U::b : U::none>(queries.out, tile, Transposed{t.values + offset, padded},
-                                      t.scores, tile, padded, width, keys,
-                                      RescaleAndAdd{t.rescale});
+  multiply<diagonal ? U::b : U::none>(
+      queries.out, tile, Transposed{t.values + skipped * padded.values, padded.values}, t.scores,
+      tile, padded.values, width, keys, RescaleAndAdd{t.rescale});
 }
 
 /// Tensors in the pass, typed.
@@ -159,18 +161,18 @@ struct Operands {
 template <class T>
 void load_queries(QueryTile& queries, Tiles& t, const Operands<T>& o, const AttentionShape& s,
                   std::int64_t b) {
-  const auto padded = round_up(s.head_dim, vec_width);
+  const PaddedHead padded(s);
   const auto& block = queries.block;
   const auto token = b * s.sequence + block.row;
   queries.first_keys = FirstKeys(o.starts.from(token), block, s.window);
-  queries.queries = t.pieces.take(tile * padded);
-  queries.out = t.pieces.take(tile * padded);
+  queries.queries = t.pieces.take(tile * padded.dims);
+  queries.out = t.pieces.take(tile * padded.values);
   queries.row_max = t.pieces.take(tile);
   queries.row_sum = t.pieces.take(tile);
-  load_queries(t.rows, block, padded, o.q.from(token, queries.head * s.head_dim), s.head_dim,
+  load_queries(t.rows, block, padded.dims, o.q.from(token, queries.head * s.head_dim), s.head_dim,
                log2_e / s.score_divisor);
-  transpose(queries.queries, tile, t.rows, padded, block.width(), padded);
-  std::fill_n(queries.out, padded * tile, 0.0F);
+  transpose(queries.queries, tile, t.rows, padded.dims, block.width(), padded.dims);
+  std::fill_n(queries.out, padded.values * tile, 0.0F);
   // Finite, so that a query with all keys in a tile hidden gets exp2(-infinity - row_max) = 0.
   std::fill_n(queries.row_max, tile, std::numeric_limits<float>::lowest());
   std::fill_n(queries.row_sum, tile, 0.0F);
@@ -180,7 +182,7 @@ void load_queries(QueryTile& queries, Tiles& t, const Operands<T>& o, const Atte
 template <class T>
 void store_results(const QueryTile& queries, const Tiles& t, const Operands<T>& o,
                    const AttentionShape& s, std::int64_t b) {
-  const auto padded = round_up(s.head_dim, vec_width);
+  const auto padded = PaddedHead(s).values;
   const auto& [first, lead, count, row] = queries.block;
   const auto width = queries.block.width();
   for (std::int64_t q = 0; q < width; q += vec_width) {
@@ -191,7 +193,7 @@ void store_results(const QueryTile& queries, const Tiles& t, const Operands<T>& 
     }
   }
   transpose(t.rows, padded, queries.out, tile, padded, width);
-  store_tile(o.out.from(b * s.sequence + row, queries.head * s.head_dim), count, s.head_dim,
+  store_tile(o.out.from(b * s.sequence + row, queries.head * s.value_dim), count, s.value_dim,
              t.rows + lead * padded, padded);
   auto* log_sum_exp = o.log_sum_exp + (b * s.heads + queries.head) * s.sequence + row;
   for (std::int64_t q = 0; q < count; ++q)
@@ -203,7 +205,7 @@ template <class T>
 void attend_together(std::span<QueryTile> all, const Operands<T>& o, const AttentionShape& s,
                      std::int64_t b, std::int64_t kv) {
   thread_local Scratch scratch;
-  const auto padded = round_up(s.head_dim, vec_width);
+  const PaddedHead padded(s);
   Tiles t(padded, scratch);
   auto begin = s.keys;
   std::int64_t last = 0;
@@ -218,8 +220,8 @@ void attend_together(std::span<QueryTile> all, const Operands<T>& o, const Atten
     const auto token = b * s.keys + key;
     const auto valid = std::min(tile_end(key), s.keys) - key;
     const auto keys = round_up(valid, vec_width);
-    load_tile(t.keys, keys, padded, o.k.from(token, kv * s.head_dim), valid, s.head_dim);
-    load_tile(t.values, keys, padded, o.v.from(token, kv * s.head_dim), valid, s.head_dim);
+    load_tile(t.keys, keys, padded.dims, o.k.from(token, kv * s.head_dim), valid, s.head_dim);
+    load_tile(t.values, keys, padded.values, o.v.from(token, kv * s.value_dim), valid, s.value_dim);
     for (const auto& queries : all)
       if (key == queries.block.first)
         attend<true>(t, queries, key, keys, padded, softcap);
@@ -275,8 +277,7 @@ void attention(Stream& stream, const AttentionCall& c) {
 
 std::int64_t attention_scratch(const AttentionShape& shape, std::int64_t threads) {
   const auto tasks = shape.batch * shape.kv_heads * tasks_per_kv_head(shape);
-  return std::min(threads, tasks) * Tiles::numel(round_up(shape.head_dim, vec_width)) *
-         size_of(DType::f32);
+  return std::min(threads, tasks) * Tiles::numel(PaddedHead(shape)) * size_of(DType::f32);
 }
 
 std::string attention_name(Stream& /*stream*/, const AttentionCall& /*call*/) {

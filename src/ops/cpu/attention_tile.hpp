@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -17,6 +18,15 @@ inline constexpr std::int64_t tile = 64;
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
+
+/// A head's elements in tiles: in a query or key, and in a value, as whole vectors.
+struct PaddedHead {
+  explicit PaddedHead(const AttentionShape& s)
+      : dims(round_up(s.head_dim, vec_width)), values(round_up(s.value_dim, vec_width)) {}
+  std::int64_t dims, values;  ///< E' and V'
+  /// Returns the greater one.
+  std::int64_t widest() const { return std::max(dims, values); }
+};
 
 /// Interleaves the first (or second) half of the lanes in a and b.
 template <bool second, std::size_t... lane>
@@ -83,19 +93,20 @@ inline void expect_attention_shapes(const AttentionCall& c) {
   expects(s.kv_heads > 0 && s.heads % s.kv_heads == 0,
           "attention: {} heads share {} key-value heads", s.heads, s.kv_heads);
   expects(c.q.rows() == tokens && c.q.cols() == s.heads * s.head_dim && c.k.rows() == keys &&
-              c.k.cols() == s.kv_heads * s.head_dim && same_matrix_shape(c.k, c.v),
-          "attention: q ({}, {}), k ({}, {}) of {} tokens and {} keys", c.q.rows(), c.q.cols(),
-          c.k.rows(), c.k.cols(), tokens, keys);
+              c.k.cols() == s.kv_heads * s.head_dim && c.v.rows() == keys &&
+              c.v.cols() == s.kv_heads * s.value_dim,
+          "attention: q ({}, {}), k ({}, {}), v ({}, {}) of {} tokens and {} keys", c.q.rows(),
+          c.q.cols(), c.k.rows(), c.k.cols(), c.v.rows(), c.v.cols(), tokens, keys);
   expects(s.positions.tokens == s.sequence && s.positions[s.sequence - 1] < s.keys,
           "attention: {} queries in positions of {}, up to {}, and {} keys", s.sequence,
           s.positions.tokens, s.positions[s.sequence - 1], s.keys);
-  expects(same_matrix_shape(c.out, c.q) && c.log_sum_exp.dense() &&
-              c.log_sum_exp.numel() == s.heads * tokens,
+  expects(c.out.rows() == tokens && c.out.cols() == s.heads * s.value_dim &&
+              c.log_sum_exp.dense() && c.log_sum_exp.numel() == s.heads * tokens,
           "attention: shapes of out and log_sum_exp");
 }
 
 inline void expect_attention_shapes(const AttentionCall& c, const AttentionGradients& g) {
-  expects(same_matrix_shape(g.dout, c.q) && same_matrix_shape(g.dq, c.q) &&
+  expects(same_matrix_shape(g.dout, c.out) && same_matrix_shape(g.dq, c.q) &&
               same_matrix_shape(g.dk, c.k) && same_matrix_shape(g.dv, c.v) && g.delta.dense() &&
               g.delta.numel() == c.log_sum_exp.numel() &&
               (!g.cos_sin || c.shape.keys == c.shape.sequence),

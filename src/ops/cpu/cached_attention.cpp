@@ -43,20 +43,20 @@ void softmax(float* scores, std::int64_t n) {
   for (std::int64_t t = 0; t < n; ++t) scores[t] *= factor;
 }
 
-/// out_h = sum over t of weights[h * n + t] value_t; `sums` holds group x E elements.
+/// out_h = sum over t of weights[h * n + t] value_t; `sums` holds group x V elements.
 template <class T>
 void mix(T* out, const float* weights, Rows<const T> values, float* sums, std::int64_t n,
-         std::int64_t group, std::int64_t head_dim) {
-  std::fill_n(sums, group * head_dim, 0.0F);
+         std::int64_t group, std::int64_t value_dim) {
+  std::fill_n(sums, group * value_dim, 0.0F);
   for (std::int64_t t = 0; t < n; ++t)
     for (std::int64_t h = 0; h < group; ++h) {
       const float weight = weights[h * n + t];
-      for_each_vec(head_dim, [&](std::int64_t e, auto lanes) {
-        float* at = sums + h * head_dim + e;
+      for_each_vec(value_dim, [&](std::int64_t e, auto lanes) {
+        float* at = sums + h * value_dim + e;
         store(at, load(at, lanes) + weight * load(values[t] + e, lanes), lanes);
       });
     }
-  for_each_vec(group * head_dim,
+  for_each_vec(group * value_dim,
                [&](std::int64_t i, auto lanes) { store(out + i, load(sums + i, lanes), lanes); });
 }
 
@@ -68,14 +68,15 @@ void attend(Tensor out, Tensor q, Tensor keys, Tensor values, const AttentionSha
     const auto end = past + i + 1;
     const auto begin = s.window > 0 ? std::max<std::int64_t>(0, end - s.window) : 0;
     const auto n = end - begin;
-    const auto first = kv_head * group * s.head_dim;
+    const auto first = kv_head * group;
     thread_local static Scratch scratch;
-    auto* scores = scratch.array<float>(group * (n + s.head_dim));
-    score(scores, Rows<const T>(q)[i] + first,
+    auto* scores = scratch.array<float>(group * (n + s.value_dim));
+    score(scores, Rows<const T>(q)[i] + first * s.head_dim,
           Rows<const T>(keys).from(begin, kv_head * s.head_dim), n, group, s);
     for (std::int64_t h = 0; h < group; ++h) softmax(scores + h * n, n);
-    mix(Rows<T>(out)[i] + first, scores, Rows<const T>(values).from(begin, kv_head * s.head_dim),
-        scores + group * n, n, group, s.head_dim);
+    mix(Rows<T>(out)[i] + first * s.value_dim, scores,
+        Rows<const T>(values).from(begin, kv_head * s.value_dim), scores + group * n, n, group,
+        s.value_dim);
   };
   // Batches several heads per task while the sequence is short: waking a team would take longer
   // than the work.
@@ -95,8 +96,11 @@ void attend(Tensor out, Tensor q, Tensor keys, Tensor values, const AttentionSha
 void cached_attention(Stream& stream, Tensor out, Tensor q, Tensor keys, Tensor values,
                       const AttentionShape& shape, std::int64_t past) {
   expects(shape.batch == 1 && q.rows() == shape.sequence && keys.rows() >= past + shape.sequence &&
-              same_matrix_shape(keys, values) && same_matrix_shape(q, out) &&
-              keys.cols() == shape.kv_heads * shape.head_dim,
+              keys.rows() == values.rows() && out.rows() == q.rows() &&
+              q.cols() == shape.heads * shape.head_dim &&
+              out.cols() == shape.heads * shape.value_dim &&
+              keys.cols() == shape.kv_heads * shape.head_dim &&
+              values.cols() == shape.kv_heads * shape.value_dim,
           "cached attention: {} queries after {}, {} keys", q.rows(), past, keys.rows());
   stream.run([=] {
     with_type(q.dtype(), [&]<class T>(std::type_identity<T>) {

@@ -66,26 +66,27 @@ void choose(const Token& token, const float* keys) {
 
 constexpr float lowest = -std::numeric_limits<float>::infinity();
 
-/// Adds up the two highest.
-float sum_of_two(std::span<const float> keys) {
+/// Returns the highest, or the two highest together.
+float key_of_group(std::span<const float> keys, RouterScore score) {
   float first = lowest, second = lowest;
   for (const float key : keys) {
     second = std::max(second, std::min(first, key));
     first = std::max(first, key);
   }
-  return keys.size() > 1 ? first + second : first;
+  return score == RouterScore::sigmoid && keys.size() > 1 ? first + second : first;
 }
 
 /// Lowers all keys outside the best groups. Equal groups count by their number.
-void keep_best_groups(std::span<float> keys, std::int64_t groups, std::int64_t taken) {
-  const auto size = keys.size() / static_cast<std::size_t>(groups);
+void keep_best_groups(std::span<float> keys, const RouteCall& c) {
+  const auto size = keys.size() / static_cast<std::size_t>(c.groups);
   std::vector<std::pair<float, std::span<float>>> by_group;
   for (std::size_t first = 0; first < keys.size(); first += size) {
     const auto group = keys.subspan(first, size);
-    by_group.emplace_back(sum_of_two(group), group);
+    by_group.emplace_back(key_of_group(group, c.score), group);
   }
   std::ranges::stable_sort(by_group, std::greater(), [](const auto& group) { return group.first; });
-  for (const auto& [sum, group] : std::span(by_group).subspan(static_cast<std::size_t>(taken)))
+  const auto taken = static_cast<std::size_t>(c.groups_taken);
+  for (const auto& [key, group] : std::span(by_group).subspan(taken))
     std::ranges::fill(group, lowest);
 }
 
@@ -96,7 +97,7 @@ const float* keys_of(const RouteCall& c, const Token& token) {
   keys.assign(token.probabilities, token.probabilities + token.count);
   const auto* bias = c.bias ? c.bias.as<float>() : nullptr;
   for (std::size_t e = 0; bias != nullptr && e < keys.size(); ++e) keys[e] += bias[e];
-  if (c.groups > c.groups_taken) keep_best_groups(keys, c.groups, c.groups_taken);
+  if (c.groups > c.groups_taken) keep_best_groups(keys, c);
   return keys.data();
 }
 

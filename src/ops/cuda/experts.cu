@@ -101,7 +101,7 @@ __device__ __forceinline__ Choice first_of(Choice best) {
   return best;
 }
 
-/// Adds up the two highest keys in a group.
+/// Returns the highest key in a group, or with sigmoids the two highest together.
 __device__ __forceinline__ float group_key(const Routing& a, const float* scores, int group) {
   const int size = a.count / a.groups;
   float first = -INFINITY, second = -INFINITY;
@@ -110,7 +110,7 @@ __device__ __forceinline__ float group_key(const Routing& a, const float* scores
     second = fmaxf(second, fminf(first, key));
     first = fmaxf(first, key);
   }
-  return size > 1 ? first + second : first;
+  return a.is_sigmoid && size > 1 ? first + second : first;
 }
 
 /// Returns the groups that the token's experts are chosen from, a bit for each, in every lane. One

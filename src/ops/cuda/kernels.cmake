@@ -6,6 +6,7 @@ set(LLAMESH_CUDA_KERNELS
     src/ops/cuda/attention/attention_choice.cpp
     src/ops/cuda/attention/cached_attention.cu
     src/ops/cuda/attention/cudnn_attention_absent.cpp
+    src/ops/cuda/attention/latent_heads.cu
     src/ops/cuda/attention/mma_attention_backward.cu
     src/ops/cuda/attention/mma_attention_forward.cu
     src/ops/cuda/attention/plain_attention.cu

@@ -44,16 +44,21 @@ struct Tile {
   template <int threads>
   __device__ __forceinline__ void copy(Rows<const bf16> from, std::int64_t first, int col,
                                        int count) const {
-    constexpr int rows_at_once = threads / chunks;
-    static_assert(threads % chunks == 0 && rows % rows_at_once == 0 && rows_at_once % 8 == 0);
+    constexpr int chunks_at_once = threads % chunks == 0 ? chunks : 8;  // whole rows, or a panel
+    constexpr int rows_at_once = threads / chunks_at_once;
+    static_assert(threads % chunks_at_once == 0 && rows % rows_at_once == 0 &&
+                  rows_at_once % 8 == 0);
     const int thread = rematerialized_thread_x();
-    const int r = thread / chunks, c = thread % chunks;
+    const int r = thread / chunks_at_once, c = thread % chunks_at_once;
     const auto* next = from[first + r] + col + c * 8;
     const SharedAddress to = at(r, c);
 #pragma unroll
     for (int n = 0; n < rows / rows_at_once; ++n) {
-      cp_async_16(to + static_cast<SharedAddress>(n * rows_at_once * row_bytes), next,
-                  r + n * rows_at_once < count);
+#pragma unroll
+      for (int panel = 0; panel < chunks / chunks_at_once; ++panel)
+        cp_async_16(
+            to + static_cast<SharedAddress>(panel * panel_bytes + n * rows_at_once * row_bytes),
+            next + panel * 64, r + n * rows_at_once < count);
       next += rows_at_once * from.stride;
     }
   }

@@ -75,6 +75,14 @@ void rope(Stream& stream, Tensor x, Tensor cos_sin, Tensor document_starts,
   move(stream, 2 * bytes_of(x) + bytes_of(table, document_starts));
 }
 
+void latent_heads(Stream& stream, const LatentHeads& h) {
+  move(stream, bytes_of(h.kv, h.k_rope, h.k, h.v));
+}
+
+void latent_heads_backward(Stream& stream, const LatentHeads& h) {
+  latent_heads(stream, h);
+}
+
 void activate(Stream& stream, Tensor out, Tensor x, Activation /*activation*/) {
   move(stream, bytes_of(out, x));
 }

@@ -58,8 +58,8 @@ void grouped_gemm(Stream& stream, const Tensor& out, const Tensor& in, const Ten
 /// Returns the FLOPs for the two matmuls in attention between `queries` and, on average, `keys`
 /// visible keys.
 double attention_flops(const AttentionShape& s, std::int64_t queries, double keys) {
-  return 4.0 * static_cast<double>(s.batch * s.heads * s.head_dim) * static_cast<double>(queries) *
-         keys;
+  return 2.0 * static_cast<double>(s.batch * s.heads * (s.head_dim + s.value_dim)) *
+         static_cast<double>(queries) * keys;
 }
 
 /// Returns the keys that a query sees on average, of `queries` neighbors after `past` earlier
@@ -136,12 +136,14 @@ void attention(Stream& stream, const AttentionCall& c) {
        bytes_of(c.q, c.k, c.v, c.out, c.log_sum_exp), static_cast<double>(c.shape.sequence));
 }
 
-/// Five matmuls; the forward pass has two (Dao 2023).
+/// Five matmuls, three over E; the forward pass has two (Dao 2023).
 void attention_backward(Stream& stream, const AttentionCall& c, const AttentionGradients& g) {
   keep_cpu_scratch("attention_backward",
                    cpu::attention_backward_scratch(c.shape, hardware().threads));
   const double keys = mean_keys(c.shape);
-  work(stream, 2.5 * attention_flops(c.shape, c.shape.sequence, keys),
+  const auto& s = c.shape;
+  const auto E = static_cast<double>(s.head_dim), V = static_cast<double>(s.value_dim);
+  work(stream, (3 * E + 2 * V) / (E + V) * attention_flops(s, s.sequence, keys),
        hardware().peak(c.q.dtype()) * hardware().attention_backward_share,
        bytes_of(c.q, c.k, c.v, c.out, c.log_sum_exp, g.dout, g.dq, g.dk, g.dv, g.delta),
        static_cast<double>(c.shape.sequence));

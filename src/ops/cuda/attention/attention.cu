@@ -16,10 +16,10 @@ __global__ void __launch_bounds__(threads) row_products(AttentionRows<T> a, std:
   if (row >= count) return;
   const auto token = row / a.heads;
   const int head = static_cast<int>(row % a.heads);
-  const T* out = a.out[token] + head * a.head_dim;
-  const T* dout = a.dout[token] + head * a.head_dim;
+  const T* out = a.out[token] + head * a.value_dim;
+  const T* dout = a.dout[token] + head * a.value_dim;
   float sum = 0;
-  for (int e = threadIdx.x % 32; e < a.head_dim; e += 32)
+  for (int e = threadIdx.x % 32; e < a.value_dim; e += 32)
     sum += load_one(out + e) * load_one(dout + e);
   sum = warp_sum(sum);
   const int batch = static_cast<int>(token / a.sequence);
@@ -32,23 +32,27 @@ void expect_shapes(const AttentionCall& c) {
   expects(s.kv_heads > 0 && s.heads % s.kv_heads == 0,
           "attention: {} heads share {} key-value heads", s.heads, s.kv_heads);
   expects(c.q.rows() == tokens && c.q.cols() == s.heads * s.head_dim && c.k.rows() == keys &&
-              c.k.cols() == s.kv_heads * s.head_dim && same_matrix_shape(c.k, c.v),
-          "attention: q ({}, {}), k ({}, {}) of {} tokens and {} keys", c.q.rows(), c.q.cols(),
-          c.k.rows(), c.k.cols(), tokens, keys);
-  expects(same_matrix_shape(c.out, c.q) && c.log_sum_exp.numel() == s.heads * tokens,
+              c.k.cols() == s.kv_heads * s.head_dim && c.v.rows() == keys &&
+              c.v.cols() == s.kv_heads * s.value_dim,
+          "attention: q ({}, {}), k ({}, {}), v ({}, {}) of {} tokens and {} keys", c.q.rows(),
+          c.q.cols(), c.k.rows(), c.k.cols(), c.v.rows(), c.v.cols(), tokens, keys);
+  expects(c.out.rows() == tokens && c.out.cols() == s.heads * s.value_dim &&
+              c.log_sum_exp.numel() == s.heads * tokens,
           "attention: out ({}, {}), {} sums", c.out.rows(), c.out.cols(), c.log_sum_exp.numel());
   expects(!c.document_starts || c.document_starts.numel() == tokens,
           "attention: {} tokens, {} document starts", tokens, c.document_starts.numel());
   expects(s.positions.tokens == s.sequence && s.positions[s.sequence - 1] < s.keys,
           "attention: {} queries in positions of {}, up to {}, and {} keys", s.sequence,
           s.positions.tokens, s.positions[s.sequence - 1], s.keys);
-  expects(s.head_dim > 0 && s.head_dim <= max_head_dim,
-          "attention on a GPU: a head dim of {}, at most {}", s.head_dim, max_head_dim);
+  expects(s.head_dim > 0 && s.head_dim <= max_head_dim && s.value_dim > 0 &&
+              s.value_dim <= max_head_dim,
+          "attention on a GPU: a head dim of {}, {} of a value, at most {}", s.head_dim,
+          s.value_dim, max_head_dim);
 }
 
 void expect_shapes(const AttentionCall& c, const AttentionGradients& g) {
   expects(same_matrix_shape(g.dq, c.q) && same_matrix_shape(g.dk, c.k) &&
-              same_matrix_shape(g.dv, c.k) && same_matrix_shape(g.dout, c.q) &&
+              same_matrix_shape(g.dv, c.v) && same_matrix_shape(g.dout, c.out) &&
               g.delta.numel() == c.log_sum_exp.numel(),
           "attention_backward shapes");
   expects(!g.cos_sin || (c.shape.keys == c.shape.sequence && g.cos_sin.rows() == c.shape.sequence &&
@@ -105,14 +109,16 @@ std::string name_of(Implementation forward, Implementation backward) {
 }  // namespace
 
 bool can_use_mma(const AttentionCall& c, const AttentionGradients& g) {
-  const auto e = c.shape.head_dim;
-  return c.q.dtype() == DType::bf16 && (e == 64 || e == 128) &&
+  const auto e = c.shape.head_dim, v = c.shape.value_dim;
+  const bool has_tiles = e == v ? e == 64 || e == 128 : e == 192 && v == 128;
+  return c.q.dtype() == DType::bf16 && has_tiles &&
          aligned(c.q, c.k, c.v, c.out, g.dq, g.dk, g.dv, g.dout) &&
          (pass_of(g) == AttentionPass::forward || mma_attention_backward_fits(e));
 }
 
 bool can_use_wgmma(const AttentionCall& call, const AttentionGradients& gradients) {
   return can_use_mma(call, gradients) && has_wgmma() && call.shape.softcap == 0 &&
+         call.shape.value_dim == call.shape.head_dim &&
          attention_choice(pass_of(gradients)) != AttentionChoice::mma;
 }
 

@@ -66,7 +66,7 @@ struct AttentionRows {
   float* delta;                         // (B, H, T)
   const std::int32_t* document_starts;  // (B, T) or null
   QueryRuns runs;
-  int sequence, keys, heads, kv_heads, head_dim;
+  int sequence, keys, heads, kv_heads, head_dim, value_dim;
   float scale;                // of the scores
   Rows<const float> cos_sin;  // (T, E) from rope(), or null
   int window;                 // keys that a query sees at most; 0: all
@@ -123,6 +123,7 @@ AttentionRows<T> attention_rows(const AttentionCall& c, const AttentionGradients
           static_cast<int>(s.heads),
           static_cast<int>(s.kv_heads),
           static_cast<int>(s.head_dim),
+          static_cast<int>(s.value_dim),
           1.0F / s.score_divisor,
           g.cos_sin ? rows_of<const float>(g.cos_sin) : Rows<const float>{},
           s.window < s.keys ? static_cast<int>(s.window) : 0,

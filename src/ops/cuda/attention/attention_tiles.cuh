@@ -7,22 +7,25 @@
 namespace LLAMESH_OPS_CUDA::tensor_core {
 
 /// Two tiles streamed together: keys and values, or queries and dout.
-template <int dims, int rows>
+template <int dims, int value_dims, int rows>
 struct TilePair {
-  static constexpr int bytes = 2 * Tile<dims, rows>::bytes;
-  Tile<dims, rows> first, second;
+  static constexpr int bytes = Tile<dims, rows>::bytes + Tile<value_dims, rows>::bytes;
+  Tile<dims, rows> first;
+  Tile<value_dims, rows> second;
 
   /// Pair number `stage` in the buffer at `stages`.
   __device__ __forceinline__ TilePair(SharedAddress stages, int stage)
       : first{stages + static_cast<SharedAddress>(stage * bytes)},
         second{first.base + Tile<dims, rows>::bytes} {}
 
-  /// Starts copying rows of both from token `token` on; rows from `count` on are zeros.
+  /// Starts copying rows of both from token `token` on, and from these columns on; rows from
+  /// `count` on are zeros.
   template <int threads>
   __device__ __forceinline__ void copy(const Rows<const bf16>& x, const Rows<const bf16>& y,
-                                       std::int64_t token, int col, int count) const {
+                                       std::int64_t token, int col, int value_col,
+                                       int count) const {
     first.template copy<threads>(x, token, col, count);
-    second.template copy<threads>(y, token, col, count);
+    second.template copy<threads>(y, token, value_col, count);
   }
 };
 

@@ -2,17 +2,19 @@
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vectorized.cuh"
 
+#include <algorithm>
 #include <cmath>
 
 // One new token: memory-bound. Reads the keys and values once per head that shares them; all but
 // the first read hit L2 cache. One block per query and head, so few heads do not fill the GPU. Many
-// new tokens (a prompt): 4 E FLOPs per query, key and head, without tensor cores.
+// new tokens (a prompt): 2 (E + V) FLOPs per query, key and head, without tensor cores.
 namespace LLAMESH_OPS_CUDA {
 namespace {
 
 constexpr int threads = 256;
 constexpr int warps = threads / 32;
-constexpr int max_dims = static_cast<int>(max_head_dim) / 32;  // per lane
+constexpr int usual_dims = static_cast<int>(max_head_dim) / 32;  // per lane
+constexpr int latent_dims = 576 / 32;                            // of DeepSeek-V3's cached latents
 constexpr int keys_at_once = 4;
 constexpr float no_score = -1.0e30F;
 
@@ -20,7 +22,7 @@ template <class T>
 struct Cached {
   Rows<T> out;
   Rows<const T> q, keys, values;
-  int group, head_dim;
+  int group, head_dim, value_dim;
   std::int64_t past;
   float scale;
   std::int64_t window;
@@ -28,15 +30,16 @@ struct Cached {
 };
 
 /// A warp's running softmax state over the keys so far. Each lane has every 32nd dim.
+template <int max_dims>
 struct RunningSoftmax {
   float row_max = no_score, row_sum = 0;
   float mixed[max_dims] = {};
 };
 
 /// Processes `keys_at_once` keys; those from `end` on are ignored.
-template <class T>
-__device__ __forceinline__ void take_in(RunningSoftmax& seen, const Cached<T>& a, const float* q,
-                                        int col, std::int64_t key, std::int64_t end) {
+template <int max_dims, class T>
+__device__ __forceinline__ void take_in(RunningSoftmax<max_dims>& seen, const Cached<T>& a,
+                                        const float* q, std::int64_t key, std::int64_t end) {
   const int lane = threadIdx.x % 32;
   float scores[keys_at_once], new_max = seen.row_max;
 #pragma unroll
@@ -46,7 +49,7 @@ __device__ __forceinline__ void take_in(RunningSoftmax& seen, const Cached<T>& a
 #pragma unroll
     for (int i = 0; i < max_dims; ++i) {
       const int e = lane + 32 * i;
-      if (real && e < a.head_dim) scores[k] += q[i] * load_one(a.keys[key + k] + col + e);
+      if (real && e < a.head_dim) scores[k] += q[i] * load_one(a.keys[key + k] + e);
     }
     scores[k] = real ? warp_sum(scores[k]) * a.scale : 2.0F * no_score;
     if (real && a.softcap > 0) scores[k] = a.softcap * tanhf(scores[k] / a.softcap);
@@ -64,33 +67,35 @@ __device__ __forceinline__ void take_in(RunningSoftmax& seen, const Cached<T>& a
 #pragma unroll
     for (int i = 0; i < max_dims; ++i) {
       const int e = lane + 32 * i;
-      if (key + k < end && e < a.head_dim)
-        seen.mixed[i] += weight * load_one(a.values[key + k] + col + e);
+      if (key + k < end && e < a.value_dim)
+        seen.mixed[i] += weight * load_one(a.values[key + k] + e);
     }
   }
 }
 
 /// One query and head per block; its warps share the keys.
-template <class T>
+template <int max_dims, class T>
 __global__ void __launch_bounds__(threads) attend(Cached<T> a) {
-  auto* mixed = dynamic_shared_memory<float>();  // (warps, head_dim)
-  auto* row_max = mixed + warps * a.head_dim;
+  auto* mixed = dynamic_shared_memory<float>();  // (warps, value_dim)
+  auto* row_max = mixed + warps * a.value_dim;
   auto* row_sum = row_max + warps;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int head = blockIdx.y, col = head / a.group * a.head_dim;
+  const int head = blockIdx.y;
+  a.keys.data += head / a.group * a.head_dim;  // this head's columns
+  a.values.data += head / a.group * a.value_dim;
   const std::int64_t end = a.past + blockIdx.x + 1;
   const T* query = a.q[blockIdx.x] + head * a.head_dim;
   float q[max_dims];
 #pragma unroll
   for (int i = 0; i < max_dims; ++i)
     q[i] = lane + 32 * i < a.head_dim ? load_one(query + lane + 32 * i) : 0.0F;
-  RunningSoftmax seen;
+  RunningSoftmax<max_dims> seen;
   const std::int64_t begin = a.window > 0 && a.window < end ? end - a.window : 0;
   for (std::int64_t key = begin + warp * keys_at_once; key < end; key += warps * keys_at_once)
-    take_in(seen, a, q, col, key, end);
+    take_in(seen, a, q, key, end);
 #pragma unroll
   for (int i = 0; i < max_dims; ++i)
-    if (lane + 32 * i < a.head_dim) mixed[warp * a.head_dim + lane + 32 * i] = seen.mixed[i];
+    if (lane + 32 * i < a.value_dim) mixed[warp * a.value_dim + lane + 32 * i] = seen.mixed[i];
   if (lane == 0) {
     row_max[warp] = seen.row_max;
     row_sum[warp] = seen.row_sum;
@@ -99,11 +104,11 @@ __global__ void __launch_bounds__(threads) attend(Cached<T> a) {
   float highest = no_score, sum = 0;
   for (int w = 0; w < warps; ++w) highest = fmaxf(highest, row_max[w]);
   for (int w = 0; w < warps; ++w) sum += row_sum[w] * expf(row_max[w] - highest);
-  for (int e = threadIdx.x; e < a.head_dim; e += threads) {
+  for (int e = threadIdx.x; e < a.value_dim; e += threads) {
     float result = 0;
     for (int w = 0; w < warps; ++w)
-      result += mixed[w * a.head_dim + e] * expf(row_max[w] - highest);
-    store_one(a.out[blockIdx.x] + head * a.head_dim + e, result / sum);
+      result += mixed[w * a.value_dim + e] * expf(row_max[w] - highest);
+    store_one(a.out[blockIdx.x] + head * a.value_dim + e, result / sum);
   }
 }
 
@@ -111,19 +116,24 @@ __global__ void __launch_bounds__(threads) attend(Cached<T> a) {
 
 void cached_attention(Stream& stream, Tensor out, Tensor q, Tensor keys, Tensor values,
                       const AttentionShape& shape, std::int64_t past) {
-  expects(shape.batch == 1 && q.rows() == shape.sequence && keys.rows() >= past + shape.sequence &&
-              same_matrix_shape(keys, values) && same_matrix_shape(q, out) &&
-              keys.cols() == shape.kv_heads * shape.head_dim && shape.head_dim <= max_head_dim,
-          "cached attention: {} queries after {}, {} keys, head dim {}", q.rows(), past,
-          keys.rows(), shape.head_dim);
+  const auto dims = std::max(shape.head_dim, shape.value_dim);
+  expects(shape.batch == 1 && q.rows() == shape.sequence && out.rows() == q.rows() &&
+              keys.rows() >= past + shape.sequence && values.rows() == keys.rows() &&
+              q.cols() == shape.heads * shape.head_dim &&
+              out.cols() == shape.heads * shape.value_dim &&
+              keys.cols() == shape.kv_heads * shape.head_dim &&
+              values.cols() == shape.kv_heads * shape.value_dim && dims <= 32 * latent_dims,
+          "cached attention: {} queries after {}, {} keys, head dim {}, {} of a value", q.rows(),
+          past, keys.rows(), shape.head_dim, shape.value_dim);
   if (q.numel() == 0) return;
   with_type(q.dtype(), [&]<class T>(std::type_identity<T>) {
-    launch(&attend<T>, {shape.sequence, shape.heads}, threads,
-           (warps * shape.head_dim + 2 * warps) * 4, stream,
+    launch(dims <= max_head_dim ? &attend<usual_dims, T> : &attend<latent_dims, T>,
+           {shape.sequence, shape.heads}, threads, (warps * shape.value_dim + 2 * warps) * 4,
+           stream,
            Cached<T>{rows_of<T>(out), rows_of<const T>(q), rows_of<const T>(keys),
                      rows_of<const T>(values), static_cast<int>(shape.heads / shape.kv_heads),
-                     static_cast<int>(shape.head_dim), past, 1.0F / shape.score_divisor,
-                     shape.window, shape.softcap});
+                     static_cast<int>(shape.head_dim), static_cast<int>(shape.value_dim), past,
+                     1.0F / shape.score_divisor, shape.window, shape.softcap});
   });
 }
 

@@ -35,11 +35,21 @@ bool lies_as(const Tensor& gradient, const Tensor& of) {
 
 bool suits(const AttentionCall& c, const AttentionGradients& g) {
   const auto& s = c.shape;
+  const bool latent = s.head_dim == 192 && s.value_dim == 128;  // DeepSeek's
   return c.q.dtype() == DType::bf16 && !c.document_starts && s.softcap == 0 && s.sequence > 1 &&
-         s.keys == s.sequence && s.head_dim <= 128 && s.head_dim % 8 == 0 && aligned(c.q) &&
-         aligned(c.k) && aligned(c.v) && aligned(c.out) &&
+         s.keys == s.sequence &&
+         (latent || (s.value_dim == s.head_dim && s.head_dim <= 128 && s.head_dim % 8 == 0)) &&
+         aligned(c.q) && aligned(c.k) && aligned(c.v) && aligned(c.out) &&
          reinterpret_cast<std::uintptr_t>(c.log_sum_exp.data()) % 16 == 0 && lies_as(g.dq, c.q) &&
          lies_as(g.dk, c.k) && lies_as(g.dv, c.v) && lies_as(g.dout, c.out);
+}
+
+std::string name_of(const CudnnProblem& problem) {
+  return fmt::format("{} heads of {}{} and {} tokens", problem.heads, problem.head_dim,
+                     problem.value_dim != problem.head_dim
+                         ? fmt::format(" with values of {}", problem.value_dim)
+                         : "",
+                     problem.sequence);
 }
 
 /// Returns the scratch limit in bytes: 1/16 of the GPU's memory. It must not depend on what is
@@ -114,15 +124,12 @@ class Library {
       why = fmt::format("cuDNN wants {} bytes of scratch, which may have {}", made->scratch_bytes(),
                         max);
     validate(why.empty() || !asked_for,
-             "LLAMESH_ATTENTION asks for cuDNN, but of {} heads of {} and {} tokens: {}; unset it "
-             "for the built-in kernels",
-             problem.heads, problem.head_dim, problem.sequence, why);
+             "LLAMESH_ATTENTION asks for cuDNN, but of {}: {}; unset it for the built-in kernels",
+             name_of(problem), why);
     if (!why.empty()) {
-      spdlog::info(
-          "attention of {} heads of {} and {} tokens{}, {} pass: built-in kernels, since {}",
-          problem.heads, problem.head_dim, problem.sequence,
-          problem.window > 0 ? fmt::format(" in windows of {}", problem.window) : "",
-          key.pass == AttentionPass::forward ? "forward" : "backward", why);
+      spdlog::info("attention of {}{}, {} pass: built-in kernels, since {}", name_of(problem),
+                   problem.window > 0 ? fmt::format(" in windows of {}", problem.window) : "",
+                   key.pass == AttentionPass::forward ? "forward" : "backward", why);
       made.reset();
     }
     return graphs_.emplace(key, std::move(made)).first->second.get();

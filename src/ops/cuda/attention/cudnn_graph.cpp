@@ -28,16 +28,16 @@ void check(fe::error_t status, const char* what) {
     fail(ExitCode::internal_error, "{} failed in cuDNN: {}", what, status.get_message());
 }
 
-/// Factory for graph tensors in one problem: (B, heads, T, E), with a token's heads adjacent in its
-/// row.
+/// Factory for graph tensors in one problem: (B, heads, T, E or V), with a token's heads adjacent
+/// in its row.
 class Tensors {
  public:
   explicit Tensors(const CudnnProblem& problem) : p_(problem) {}
 
-  Tensor_attributes q(Uid uid) const { return rows(uid, p_.heads, p_.q_stride); }
-  Tensor_attributes k(Uid uid) const { return rows(uid, p_.kv_heads, p_.k_stride); }
-  Tensor_attributes v(Uid uid) const { return rows(uid, p_.kv_heads, p_.v_stride); }
-  Tensor_attributes out(Uid uid) const { return rows(uid, p_.heads, p_.out_stride); }
+  Tensor_attributes q(Uid uid) const { return rows(uid, p_.heads, p_.head_dim, p_.q_stride); }
+  Tensor_attributes k(Uid uid) const { return rows(uid, p_.kv_heads, p_.head_dim, p_.k_stride); }
+  Tensor_attributes v(Uid uid) const { return rows(uid, p_.kv_heads, p_.value_dim, p_.v_stride); }
+  Tensor_attributes out(Uid uid) const { return rows(uid, p_.heads, p_.value_dim, p_.out_stride); }
   Tensor_attributes statistics(Uid uid) const {
     Tensor_attributes t;
     t.set_uid(uid).set_data_type(fe::DataType_t::FLOAT);
@@ -47,11 +47,12 @@ class Tensors {
   }
 
  private:
-  Tensor_attributes rows(Uid uid, std::int64_t heads, std::int64_t stride) const {
+  Tensor_attributes rows(Uid uid, std::int64_t heads, std::int64_t dims,
+                         std::int64_t stride) const {
     Tensor_attributes t;
     t.set_uid(uid).set_data_type(fe::DataType_t::BFLOAT16);
-    t.set_dim({p_.batch, heads, p_.sequence, p_.head_dim});
-    t.set_stride({p_.sequence * stride, p_.head_dim, stride, 1});
+    t.set_dim({p_.batch, heads, p_.sequence, dims});
+    t.set_stride({p_.sequence * stride, dims, stride, 1});
     return t;
   }
   const CudnnProblem& p_;
@@ -131,6 +132,7 @@ CudnnProblem::CudnnProblem(const AttentionCall& call)
       heads(call.shape.heads),
       kv_heads(call.shape.kv_heads),
       head_dim(call.shape.head_dim),
+      value_dim(call.shape.value_dim),
       window(call.shape.window < call.shape.sequence ? call.shape.window : 0),
       score_divisor(call.shape.score_divisor),
       q_stride(call.q.row_stride()),

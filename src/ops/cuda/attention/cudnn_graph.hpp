@@ -17,7 +17,7 @@ namespace llamesh::ops::cuda {
 struct CudnnProblem {
   explicit CudnnProblem(const AttentionCall& call);
 
-  std::int64_t batch, sequence, heads, kv_heads, head_dim;
+  std::int64_t batch, sequence, heads, kv_heads, head_dim, value_dim;
   std::int64_t window;  ///< 0: none
   float score_divisor;
   std::int64_t q_stride, k_stride, v_stride, out_stride;

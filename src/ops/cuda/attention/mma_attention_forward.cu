@@ -1,8 +1,8 @@
 #include "ops/cuda/attention/mma_matmuls.cuh"
 #include "ops/cuda/attention/online_softmax.cuh"
 
-// FlashAttention-2 (Dao 2023) with mma.sync. Compute-bound: 2 T^2 E H B multiply-adds without the
-// causal half. A warp has 32 queries, so that a right factor from shared memory serves two
+// FlashAttention-2 (Dao 2023) with mma.sync. Compute-bound: T^2 (E + V) H B multiply-adds without
+// the causal half. A warp has 32 queries, so that a right factor from shared memory serves two
 // products: 160 bytes of shared memory per instruction on average, low enough for two blocks per
 // multiprocessor. Values load during the score product, the next keys during the value product.
 namespace LLAMESH_OPS_CUDA {
@@ -21,30 +21,31 @@ using QueryTile = Tile<dims, queries>;
 template <int dims>
 using KeyTile = Tile<dims, keys>;
 
-template <int dims>
+template <int dims, int value_dims>
 constexpr std::int64_t shared_bytes() {
-  return QueryTile<dims>::bytes + 2 * KeyTile<dims>::bytes;
+  return QueryTile<dims>::bytes + KeyTile<dims>::bytes + KeyTile<value_dims>::bytes;
 }
 
 /// 128 queries in one head per block. One token's heads are adjacent in the grid, so that heads
 /// that share keys find them in L2 cache. The longest rows come first.
-template <int dims, bool caps>
+template <int dims, int value_dims, bool caps>
 __global__ void __launch_bounds__(threads, 2) forward(AttentionRows<bf16> a) {
   const QueryTile<dims> q{shared_address(dynamic_shared_memory<unsigned char>())};
-  const KeyTile<dims> k{q.base + q.bytes}, v{k.base + k.bytes};
+  const KeyTile<dims> k{q.base + q.bytes};
+  const KeyTile<value_dims> v{k.base + k.bytes};
   const int head = blockIdx.x, batch = blockIdx.z;
   const auto block = a.runs.block(gridDim.y - 1 - blockIdx.y, queries);
   const auto token = a.first_key_token(batch);
-  const int kv_col = head / a.group() * dims;
+  const int kv_head = head / a.group();
   int k0 = a.first_key(batch, block.first) / keys * keys;
   q.template copy<threads>(a.q, a.first_token(batch) + block.first, head * dims, block.count);
-  k.template copy<threads>(a.k, token + k0, kv_col, a.keys - k0);
+  k.template copy<threads>(a.k, token + k0, kv_head * dims, a.keys - k0);
   cp_async_commit_group();
-  SoftmaxState<dims, halves> state;
+  SoftmaxState<value_dims, halves> state;
   for (; k0 < block.end(); k0 += keys) {
     cp_async_wait_group<0>();
     __syncthreads();  // the keys are loaded, the previous values consumed
-    v.template copy<threads>(a.v, token + k0, kv_col, a.keys - k0);
+    v.template copy<threads>(a.v, token + k0, kv_head * value_dims, a.keys - k0);
     cp_async_commit_group();
     float s[halves][keys / 8][4];
     const int row = rematerialized_thread_x() / 32 * halves * 16;
@@ -62,26 +63,36 @@ __global__ void __launch_bounds__(threads, 2) forward(AttentionRows<bf16> a) {
     cp_async_wait_group<0>();
     __syncthreads();  // the values are loaded, the keys consumed
     const int next = k0 + keys;
-    if (next < block.end()) k.template copy<threads>(a.k, token + next, kv_col, a.keys - next);
+    if (next < block.end())
+      k.template copy<threads>(a.k, token + next, kv_head * dims, a.keys - next);
     cp_async_commit_group();
     mma_pv(state.sums, p, v);
   }
-  finish(state, a, q, batch, head, block, my_warp() * halves * 16);
+  const QueryTile<value_dims> staging{q.base};
+  static_assert(value_dims <= dims, "each warp stages its results in its own queries");
+  finish(state, a, staging, batch, head, block, my_warp() * halves * 16);
 }
 
-template <int dims>
+template <int dims, int value_dims>
 void launch_forward(Stream& stream, const AttentionCall& call) {
   const auto& s = call.shape;
   const auto rows = attention_rows<bf16>(call);
-  launch(s.softcap > 0 ? &forward<dims, true> : &forward<dims, false>,
-         {s.heads, rows.runs.blocks(queries), s.batch}, threads, shared_bytes<dims>(), stream,
-         rows);
+  launch(s.softcap > 0 ? &forward<dims, value_dims, true> : &forward<dims, value_dims, false>,
+         {s.heads, rows.runs.blocks(queries), s.batch}, threads, shared_bytes<dims, value_dims>(),
+         stream, rows);
 }
 
 }  // namespace
 
 void mma_attention(Stream& stream, const AttentionCall& call) {
-  call.shape.head_dim == 64 ? launch_forward<64>(stream, call) : launch_forward<128>(stream, call);
+  switch (call.shape.head_dim) {
+    case 64:
+      return launch_forward<64, 64>(stream, call);
+    case 128:
+      return launch_forward<128, 128>(stream, call);
+    default:
+      return launch_forward<192, 128>(stream, call);
+  }
 }
 
 }  // namespace LLAMESH_OPS_CUDA

@@ -18,7 +18,7 @@ using OwnTile = Tile<dims, own>;
 
 template <int dims, int rows>
 constexpr std::int64_t shared_bytes() {
-  return 2 * OwnTile<dims>::bytes + 2 * TilePair<dims, rows>::bytes;
+  return 2 * OwnTile<dims>::bytes + 2 * TilePair<dims, dims, rows>::bytes;
 }
 
 /// Waits until the next tiles are loaded and the previous ones consumed.
@@ -31,7 +31,7 @@ __device__ __forceinline__ void arrive() {
 /// Computes dq for 128 queries in one head per block.
 template <int dims>
 __global__ void __launch_bounds__(threads, 1) backward_queries(AttentionRows<bf16> a) {
-  using Keys = TilePair<dims, keys>;
+  using Keys = TilePair<dims, dims, keys>;
   const OwnTile<dims> q{shared_address(dynamic_shared_memory<unsigned char>())};
   const OwnTile<dims> dout{q.base + q.bytes};
   const SharedAddress stages = dout.base + q.bytes;
@@ -45,14 +45,15 @@ __global__ void __launch_bounds__(threads, 1) backward_queries(AttentionRows<bf1
   int k0 = a.first_key(batch, block.first) / keys * keys;
   q.template copy<threads>(a.q, token, head * dims, block.count);
   dout.template copy<threads>(a.dout, token, head * dims, block.count);
-  Keys(stages, 0).template copy<threads>(a.k, a.v, key + k0, kv_col, a.keys - k0);
+  Keys(stages, 0).template copy<threads>(a.k, a.v, key + k0, kv_col, kv_col, a.keys - k0);
   cp_async_commit_group();
   float dq[1][dims / 8][4] = {};
   for (int stage = 0; k0 < block.end(); k0 += keys, stage ^= 1) {
     arrive();
     const int next = k0 + keys;
     if (next < block.end())
-      Keys(stages, stage ^ 1).template copy<threads>(a.k, a.v, key + next, kv_col, a.keys - next);
+      Keys(stages, stage ^ 1)
+          .template copy<threads>(a.k, a.v, key + next, kv_col, kv_col, a.keys - next);
     cp_async_commit_group();
     const auto [k, v] = Keys(stages, stage);
     float s[1][keys / 8][4], dp[1][keys / 8][4];
@@ -80,7 +81,7 @@ __global__ void __launch_bounds__(threads, 1) backward_queries(AttentionRows<bf1
 /// heads that share the keys.
 template <int dims>
 __global__ void __launch_bounds__(threads, 1) backward_keys(AttentionRows<bf16> a) {
-  using Queries = TilePair<dims, passing>;
+  using Queries = TilePair<dims, dims, passing>;
   auto* shared = dynamic_shared_memory<unsigned char>();
   const OwnTile<dims> k{shared_address(shared)}, v{k.base + k.bytes};
   const SharedAddress stages = v.base + k.bytes;
@@ -95,7 +96,7 @@ __global__ void __launch_bounds__(threads, 1) backward_keys(AttentionRows<bf16> 
     const auto block = meet.queries(m);
     Queries(stages, m % 2)
         .template copy<threads>(a.q, a.dout, a.first_token(batch) + block.first, head * dims,
-                                block.count);
+                                head * dims, block.count);
   };
   const auto statistics_of = [&](int m) {
     return PassingStatistics<threads>(a, batch, meet.head(kv_head, a.group(), m), meet.queries(m));
