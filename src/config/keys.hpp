@@ -29,6 +29,7 @@ void rope_keys(Io& io, model::RopeScaling& r) {
     io.key("beta_fast", r.beta_fast, above(0));
     io.key("beta_slow", r.beta_slow, above(0));
     io.key("truncate", r.truncate);
+    io.key("mscale_all_dim", r.mscale_all_dim, at_least(0));
     io.key("llama_4_scaling_beta", r.llama_4_scaling_beta, at_least(0));
   }
   if (r.rope_type == model::RopeType::longrope) {

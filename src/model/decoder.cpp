@@ -42,10 +42,11 @@ void Decoder::allocate_cache() {
   const auto plan_cache = [&](ArenaAllocator plan) {
     cache_.keys.clear();
     cache_.values.clear();
-    for (std::size_t i = 0; i < table_.layers.size(); ++i)
-      for (auto* side : {&cache_.keys, &cache_.values})
-        side->push_back(
-            plan.take(dtype_, {positions_, activations_.whole().blocks[i]->kv_columns()}));
+    for (const auto& block : activations_.whole().blocks) {
+      const auto [keys, values] = block->cache_columns();
+      cache_.keys.push_back(plan.take(dtype_, {positions_, keys}));
+      cache_.values.push_back(values > 0 ? plan.take(dtype_, {positions_, values}) : Tensor());
+    }
     return plan.bytes();
   };
   const auto plan_outputs = [&](ArenaAllocator plan) {

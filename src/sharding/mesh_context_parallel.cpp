@@ -18,7 +18,7 @@ MeshContextParallel::MeshContextParallel(comm::DeviceMesh::Axis& axis, const Sha
     : axis_(axis), shape_(shape) {
   expects(shape.tokens % 2 == 0, "rows of {} tokens, which are two pieces", shape.tokens);
   const device::ScopedMemoryTag use(device::MemoryUse::context_parallel);
-  const auto bytes = rows() * 2 * shape.columns * size_of(shape.dtype);
+  const auto bytes = rows() * columns() * size_of(shape.dtype);
   mine_ = device::Buffer(bytes);
   gathered_ = axis.collectives->allocate_gathered((bytes + 63) / 64 * 64);
   ordered_ = device::Buffer(size() * bytes);
@@ -50,11 +50,12 @@ void MeshContextParallel::upload_order() {
 }
 
 Tensor MeshContextParallel::matrix(const device::Buffer& buffer, std::int64_t rows) const {
-  return buffer.tensor(shape_.dtype, {rows, 2 * shape_.columns});
+  return buffer.tensor(shape_.dtype, {rows, columns()});
 }
 
 model::KeysValues MeshContextParallel::halves(const Tensor& matrix) const {
-  return {matrix.slice_cols(0, shape_.columns), matrix.slice_cols(shape_.columns, shape_.columns)};
+  return {matrix.slice_cols(0, shape_.key_columns),
+          matrix.slice_cols(shape_.key_columns, shape_.value_columns)};
 }
 
 model::KeysValues MeshContextParallel::gather(const model::KeysValues& mine,
@@ -101,8 +102,8 @@ std::unique_ptr<model::ContextParallel> make_context_parallel(comm::DeviceMesh& 
   const auto heads =
       std::max<std::int64_t>(1, config.num_key_value_heads / dims.group_size(dims.tensor()));
   return std::make_unique<MeshContextParallel>(
-      mesh.along(dims.context()),
-      MeshContextParallel::Shape{batch, tokens, heads * config.head_dim, dtype});
+      mesh.along(dims.context()), MeshContextParallel::Shape{batch, tokens, heads * config.head_dim,
+                                                             heads * config.value_dim(), dtype});
 }
 
 }  // namespace llamesh::sharding

@@ -20,9 +20,10 @@ class MeshContextParallel final : public model::ContextParallel {
  public:
   /// Sizes of a pass.
   struct Shape {
-    std::int64_t batch;    ///< B
-    std::int64_t tokens;   ///< T: of each sequence on this rank, an even number
-    std::int64_t columns;  ///< K E
+    std::int64_t batch;          ///< B
+    std::int64_t tokens;         ///< T: of each sequence on this rank, an even number
+    std::int64_t key_columns;    ///< K E
+    std::int64_t value_columns;  ///< K V
     DType dtype;
   };
   /// Collective over the axis, which is borrowed.
@@ -36,7 +37,8 @@ class MeshContextParallel final : public model::ContextParallel {
 
  private:
   std::int64_t rows() const { return shape_.batch * shape_.tokens; }
-  /// Returns `buffer` as (rows, 2 K E), keys beside values.
+  std::int64_t columns() const { return shape_.key_columns + shape_.value_columns; }
+  /// Returns `buffer` as (rows, columns()), keys beside values.
   Tensor matrix(const device::Buffer& buffer, std::int64_t rows) const;
   /// Returns all ranks' rows in `buffer`.
   Tensor all(const device::Buffer& buffer) const { return matrix(buffer, size() * rows()); }

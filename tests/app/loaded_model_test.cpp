@@ -129,7 +129,8 @@ TEST_P(Adapted, ARanksPartIsMergedToo) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Peft, Adapted,
-                         testing::Values("lora", "lora_qwen2", "lora_gpt2", "lora_glm4"),
+                         testing::Values("lora", "lora_qwen2", "lora_gpt2", "lora_glm4",
+                                         "lora_deepseek"),
                          [](const auto& name) { return std::string(name.param); });
 
 TEST(LoadedModel, AnAdapterForAnotherModelIsRefused) {

@@ -56,7 +56,10 @@ def loss_of(logits, stream):
 
 
 def load(folder):
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").float()
+    eager = {"attn_implementation": "eager"}
+    if int(transformers.__version__.split(".")[0]) >= 5:
+        eager["experts_implementation"] = "eager"  # the others refuse sizes as small as these
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, **eager).float()
 
 
 def train(llamesh, work, name, lora, to, lr):
@@ -100,7 +103,8 @@ def check_of_peft(llamesh, work, name):
 def main(llamesh):
     models = {"lora": "{rank: 3, alpha: 7, rslora: true}", "lora_gpt2": "{rank: 2, targets: [c_fc, c_proj]}",
               "lora_qwen2": "{rank: 5, alpha: 8, targets: [q_proj, v_proj, down_proj], init: gaussian}",
-              "lora_glm4": "{rank: 3, alpha: 5, targets: [q_proj, k_proj, v_proj, down_proj]}"}
+              "lora_glm4": "{rank: 3, alpha: 5, targets: [q_proj, k_proj, v_proj, down_proj]}",
+              "lora_deepseek": "{rank: 3, alpha: 5, targets: [q_a_proj, q_b_proj, kv_a_proj_with_mqa, kv_b_proj, o_proj]}"}
     with tempfile.TemporaryDirectory() as work:
         tokens = numpy.random.default_rng(1).integers(42, size=ROWS * LENGTH + 1).astype("<u2")
         tokens.tofile(f"{work}/tokens.bin")

@@ -114,11 +114,11 @@ def check_refused(folder):
         raise AssertionError(f"transformers {transformers.__version__} loads {folder}: the warning of an export is wrong")
 
 
-def check_float8(llamesh, work, block=(16, 12)):
-    """llamesh reads matrices in float8 as PyTorch does, times their scales: one for each block, and for q_proj one alone."""
+def check_float8(llamesh, work, name, whole, block=(16, 12)):
+    """llamesh reads matrices in float8 as PyTorch does, times their scales: one for each block, and for `whole` one alone."""
     from safetensors.torch import load_file, save_file
 
-    source, folder = golden / "hf" / "gqa_8_2", pathlib.Path(f"{work}/float8")
+    source, folder = golden / "hf" / name, pathlib.Path(f"{work}/float8.{name}")
     folder.mkdir()
     config = json.loads((source / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "fp8", "weight_block_size": block, "activation_scheme": "static"}
@@ -128,22 +128,22 @@ def check_float8(llamesh, work, block=(16, 12)):
         stored[name] = weight
         if "_proj" not in name or weight.dim() < 2:
             continue
-        rows, columns = weight.shape if "q_proj" in name else block
+        rows, columns = weight.shape if whole in name else block
         scales = torch.stack([torch.stack([part.abs().max() / 448 for part in strip.split(columns, 1)])
                               for strip in weight.split(rows, 0)])
         spread = scales.repeat_interleave(rows, 0).repeat_interleave(columns, 1)[: weight.shape[0], : weight.shape[1]]
         stored[name] = (weight / spread).to(torch.float8_e4m3fn)
         expected[name] = stored[name].float() * spread
-        stored[f"{name}_scale_inv"] = scales.squeeze() if "q_proj" in name else scales
+        stored[f"{name}_scale_inv"] = scales.squeeze() if whole in name else scales
         stored[name.replace(".weight", ".activation_scale")] = torch.tensor(1.0)
     save_file({name: tensor.contiguous() for name, tensor in stored.items()}, folder / "model.safetensors")
-    convert(llamesh, 2, f"hf:{folder}", f"{work}/float8.checkpoint")
-    convert(llamesh, 2, f"{work}/float8.checkpoint", f"hf:{work}/float8.read")
-    read = load_file(f"{work}/float8.read/model.safetensors")
+    convert(llamesh, 2, f"hf:{folder}", f"{folder}.checkpoint")
+    convert(llamesh, 2, f"{folder}.checkpoint", f"hf:{folder}.read")
+    read = load_file(f"{folder}.read/model.safetensors")
     assert set(read) == set(expected), set(read) ^ set(expected)
     for name, weight in expected.items():
         assert torch.equal(read[name], weight), name
-    assert "quantization_config" not in (pathlib.Path(work) / "float8.read" / "config.json").read_text()
+    assert "quantization_config" not in pathlib.Path(f"{folder}.read/config.json").read_text()
 
 
 def main(llamesh):
@@ -166,12 +166,13 @@ def main(llamesh):
              "apertus": "Apertus", "qwen2_moe": "Qwen2Moe", "olmoe": "Olmoe", "glm4_moe": "Glm4Moe",
              "minimax_m2": "MiniMaxM2", "glm": "Glm", "gemma2": "Gemma2", "cohere": "Cohere", "cohere2": "Cohere2",
              "longrope": "Phi3", "shortrope": "Phi3", "ministral3": "Ministral3",
-             "granite4": "GraniteMoeHybrid"}
+             "granite4": "GraniteMoeHybrid", "deepseek_v2": "DeepseekV2", "deepseek_v3": "DeepseekV3", "glm4_moe_lite": "Glm4MoeLite"}
     newer = [name for name, prefix in newer.items() if hasattr(transformers, f"{prefix}Config")]
     models |= dict.fromkeys(newer, 2)
     families += tuple(newer)
     with tempfile.TemporaryDirectory() as work:
-        check_float8(llamesh, work)
+        check_float8(llamesh, work, "gqa_8_2", whole="q_proj")
+        check_float8(llamesh, work, "deepseek_v3", whole="q_b_proj")  # whose rows are in another order
         worst = max(check(llamesh, name, ranks, work) for name, ranks in models.items())
         trained = max(check_training(llamesh, name, work) for name in families) if known else None
     if known:

@@ -40,15 +40,28 @@ std::string config_of(const std::string& family, const std::string& more = "") {
                                {"factor", 16.0},
                                {"original_max_position_embeddings", 32},
                                {"llama_4_scaling_beta", 0.1}};
+  const bool latent = f.keys.contains("kv_lora_rank"),
+             counts_shared = latent || family == "glm4_moe";
+  if (latent)
+    json.update({{"num_key_value_heads", 6},
+                 {"q_lora_rank", 16},
+                 {"kv_lora_rank", 12},
+                 {"qk_nope_head_dim", 8},
+                 {"qk_rope_head_dim", 4},
+                 {"v_head_dim", 10},
+                 {"n_group", 2},
+                 {"topk_group", 1},
+                 {"first_k_dense_replace", 1}});
   if (f.keys.contains("num_experts")) {
     const bool local = family == "mixtral" || family == "minimax_m2";
-    const auto* name = local ? "num_local_experts" : "num_experts";
-    json.update(
-        {{family == "glm4_moe" ? "n_routed_experts" : name, 8}, {"num_experts_per_tok", 2}});
+    const auto* name = counts_shared ? "n_routed_experts"
+                       : local       ? "num_local_experts"
+                                     : "num_experts";
+    json.update({{name, 8}, {"num_experts_per_tok", 2}});
   }
   for (const auto* key : {"moe_intermediate_size", "shared_expert_intermediate_size"})
     if (f.keys.contains(key)) json[key] = 40;
-  if (family == "glm4_moe") {
+  if (counts_shared) {
     json.erase("shared_expert_intermediate_size");
     json["n_shared_experts"] = 1;
   }
@@ -149,6 +162,22 @@ TEST(Families, ReadTheirKeys) {
   EXPECT_TRUE(glm.has_experts(1));
   EXPECT_EQ(config("glm4_moe", R"("first_k_dense_replace": 0)").first_k_dense_replace, 0);
   EXPECT_EQ(config("glm4_moe", R"("n_shared_experts": 0)").shared_expert_intermediate_size, 0);
+  const auto deepseek = config("deepseek_v3", R"("first_k_dense_replace": null, "n_group": null,
+      "num_hidden_layers": 4, "topk_group": null, "routed_scaling_factor": null, "rope_scaling":
+      {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096, "mscale": 1.0,
+      "mscale_all_dim": 1.0}, "head_dim": 4, "qk_head_dim": 12, "ep_size": 1)");
+  EXPECT_EQ(deepseek.head_dim, 12);
+  EXPECT_EQ(deepseek.rotary_dims(), 4);
+  EXPECT_EQ(deepseek.value_dim(), 10);
+  EXPECT_EQ(deepseek.first_k_dense_replace, 3);
+  EXPECT_EQ(deepseek.n_group, 8);
+  EXPECT_EQ(deepseek.topk_group, 4);
+  EXPECT_EQ(deepseek.routed_scaling_factor, 2.5);
+  EXPECT_EQ(deepseek.rope_scaling->attention_factor, 1);
+  EXPECT_EQ(config("deepseek_v3", R"("q_lora_rank": null)").q_lora_rank, 0);
+  const auto lite = config("glm4_moe_lite", R"("mlp_layer_types": ["sparse", "dense", "sparse"])");
+  EXPECT_EQ(lite.mlp_only_layers, std::vector<std::int64_t>{1});
+  EXPECT_EQ(config("glm4_moe_lite").mlp_only_layers, std::vector<std::int64_t>{0});
   const auto minimax = config("minimax_m2", R"("rotary_dim": 4, "scoring_func": "sigmoid")");
   EXPECT_EQ(minimax.rotary_dims(), 4);
   EXPECT_EQ(minimax.rope_theta, 5e6);
@@ -275,6 +304,15 @@ TEST(Families, WriteWhatTheyRead) {
                       "norm_topk_prob": false, "attention_bias": true)"},
       {"glm4_moe", R"("n_shared_experts": 0)"},
       {"minimax_m2", R"("rotary_dim": 4)"},
+      {"deepseek_v3", R"("attention_bias": true, "rope_scaling": {"type": "yarn", "factor": 40,
+                         "original_max_position_embeddings": 64, "mscale": 0.7,
+                         "mscale_all_dim": 0.9})"},
+      {"deepseek_v3", R"("q_lora_rank": null, "norm_topk_prob": false)"},
+      {"deepseek_v2", R"("topk_method": "group_limited_greedy", "topk_group": 2)"},
+      {"deepseek_v2", R"("scoring_func": "softmax", "routed_scaling_factor": 16.0)"},
+      {"kimi_k2",
+       R"("num_nextn_predict_layers": 0, "moe_layer_freq": 1, "seq_aux": true, "aux_loss_alpha": 0.001)"},
+      {"glm4_moe_lite", R"("mlp_layer_types": ["sparse", "dense", "sparse"])"},
       {"apertus", R"("rope_scaling": {"rope_type": "default"}, "attention_bias": true)"},
       {"gpt2", R"("n_inner": 99, "attn_pdrop": 0, "resid_pdrop": 0, "embd_pdrop": 0)"}};
   for (const auto& [family, more] : models) {
@@ -419,6 +457,28 @@ TEST(Families, NameWhatTheyDoNotCompute) {
        "scoring_func is \"softmax\"; llamesh computes \"sigmoid\" only"},
       {"glm4_moe", R"("output_router_logits": true)",
        "output_router_logits is true, and llamesh does not know this key"},
+      {"deepseek_v3", R"("kv_lora_rank": null)", "kv_lora_rank is missing"},
+      {"deepseek_v3", R"("num_key_value_heads": 2)",
+       "model.num_key_value_heads is 2 and num_attention_heads 6; with latent attention they are"},
+      {"deepseek_v3", R"("qk_nope_head_dim": 7)", "model.qk_nope_head_dim is 7; it must be even"},
+      {"deepseek_v3", R"("qk_rope_head_dim": 3, "qk_nope_head_dim": 8)",
+       "model.head_dim is 11; rotary embedding needs an even number"},
+      {"deepseek_v3", R"("head_dim": 12)", "head_dim is 12, but qk_rope_head_dim 4"},
+      {"deepseek_v3", R"("qk_head_dim": 4)", "qk_head_dim is 4, but qk_nope_head_dim 8"},
+      {"deepseek_v3", R"("moe_layer_freq": 2)", "llamesh computes 1 only"},
+      {"deepseek_v3", R"("norm_topk_prob": null)", "norm_topk_prob is null; set it to true or"},
+      {"deepseek_v3", R"("rope_interleave": false)", "llamesh computes true only"},
+      {"deepseek_v3", R"("scoring_func": "softmax")", "llamesh computes \"sigmoid\" only"},
+      {"deepseek_v2", R"("norm_topk_prob": true)",
+       "norm_topk_prob is true; llamesh computes the family without it"},
+      {"deepseek_v2", R"("topk_method": "noaux_tc")",
+       "topk_method is 'noaux_tc'; llamesh computes greedy and group_limited_greedy"},
+      {"deepseek_v2", R"("topk_method": "group_limited_greedy", "n_group": null)",
+       "n_group is missing"},
+      {"deepseek_v2", R"("scoring_func": "sigmoid")", "llamesh computes \"softmax\" only"},
+      {"glm4_moe_lite", R"("mlp_layer_types": ["sparse", "dense"])",
+       "mlp_layer_types is [\"sparse\",\"dense\"]; llamesh computes 'dense' and 'sparse', for"},
+      {"glm4_moe_lite", R"("first_k_dense_replace": 2)", "transformers reads mlp_layer_types"},
       {"minimax_m2", R"("rotary_dim": 3)", "rotates 3 dims of head_dim 8"},
       {"olmoe", R"("clip_qkv": 8.0)", "clip_qkv is 8.0; llamesh computes null only"},
       {"glm4", R"("head_dim": 10)", "rotates 5 dims of head_dim 10"},
@@ -500,6 +560,24 @@ TEST(Families, RefuseOthersKeys) {
       "llama", [](auto& c) { c.query_pre_attn_scalar = 8; },
       "model.query_pre_attn_scalar is set, but the family llama has none");
   expect(
+      "llama", [](auto& c) { c.kv_lora_rank = 8; },
+      "model.kv_lora_rank is set, but the family llama has none");
+  expect(
+      "deepseek_v3", [](auto& c) { c.kv_lora_rank = 0; },
+      "model.kv_lora_rank is 0; the family deepseek_v3 has latent attention and needs it");
+  expect(
+      "deepseek_v3", [](auto& c) { c.head_dim = 14; },
+      "model.head_dim is 14, but qk_nope_head_dim 8 and qk_rope_head_dim 4 add up to 12");
+  expect(
+      "arcee",
+      [](auto& c) {
+        c.rope_scaling = RopeScaling{.rope_type = RopeType::yarn,
+                                     .factor = 4,
+                                     .original_max_position_embeddings = 64,
+                                     .mscale_all_dim = 1};
+      },
+      "model.rope_scaling.mscale_all_dim is set, which is for yarn and latent attention");
+  expect(
       "gpt2", [](auto& c) { c.rope_theta = 5e5; },
       "model.rope_theta is set, but the family gpt2 has none");
   expect(
@@ -533,7 +611,8 @@ TEST(Families, UnknownOnesAreToldWhichAreKnown) {
         "ApertusForCausalLM, NemotronForCausalLM, Starcoder2ForCausalLM, GemmaForCausalLM, "
         "Gemma2ForCausalLM, Gemma3ForCausalLM, MixtralForCausalLM, Qwen2MoeForCausalLM, "
         "Qwen3MoeForCausalLM, "
-        "OlmoeForCausalLM, Glm4MoeForCausalLM, MiniMaxM2ForCausalLM, GPT2LMHeadModel, and the "
+        "OlmoeForCausalLM, Glm4MoeForCausalLM, MiniMaxM2ForCausalLM, DeepseekV2ForCausalLM, "
+        "DeepseekV3ForCausalLM, Glm4MoeLiteForCausalLM, GPT2LMHeadModel, and the "
         "language model of Gemma3ForConditionalGeneration, Mistral3ForConditionalGeneration");
   }
 }

@@ -398,7 +398,9 @@ INSTANTIATE_TEST_SUITE_P(LoraFamilies, GoldenSteps,
                                          Case{"lora_gpt2", {1, 1}},
                                          Case{"lora_gpt2", {1, 2, 2, whole}},
                                          Case{"lora_gpt2", {2, 2, 2}}, Case{"lora_glm4", {1, 1}},
-                                         Case{"lora_glm4", {1, 2, 2, whole}}),
+                                         Case{"lora_glm4", {1, 2, 2, whole}},
+                                         Case{"lora_deepseek", {1, 1}},
+                                         Case{"lora_deepseek", {1, 2, 2, whole}}),
                          name_of_case);
 
 }  // namespace

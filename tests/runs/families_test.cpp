@@ -43,6 +43,13 @@ model::ModelConfig small_model(const std::string& family) {
     m.sliding_window = 7, m.layer_types = {"sliding_attention", "full_attention"};
     m.attn_logit_softcapping = 0.5, m.final_logit_softcapping = 3;
   }
+  if (family == "deepseek_v3") {
+    m.num_key_value_heads = m.num_attention_heads, m.head_dim = 0;
+    m.q_lora_rank = 14, m.kv_lora_rank = 10, m.v_head_dim = 8;
+    m.qk_nope_head_dim = 6, m.qk_rope_head_dim = 4;
+    m.num_experts = 5, m.num_experts_per_tok = 2, m.first_k_dense_replace = 1;
+    m.moe_intermediate_size = m.shared_expert_intermediate_size = 30;
+  }
   if (family == "qwen3")
     m.rope_scaling = model::RopeScaling{
         .rope_type = model::RopeType::yarn, .factor = 4, .original_max_position_embeddings = 16};
@@ -145,7 +152,7 @@ TEST_P(Families, AreSavedExportedAndLoaded) {
 INSTANTIATE_TEST_SUITE_P(Each, Families,
                          testing::Values("llama", "mistral", "qwen2", "qwen3", "olmo2", "gpt2",
                                          "mixtral", "qwen3_moe", "qwen3_moe_dense", "gemma2",
-                                         "cohere"),
+                                         "cohere", "deepseek_v3"),
                          [](const auto& one) { return std::string(one.param); });
 
 /// Returns rank 0's error; the others are told that a rank has failed.

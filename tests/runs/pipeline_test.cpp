@@ -124,13 +124,19 @@ model::ModelConfig four_layers_of(const std::string& family) {
   if (family == "gpt2") m.max_position_embeddings = 29, m.tie_word_embeddings = true;
   if (family == "gemma3_text" || family == "gemma2") m.sliding_window = 5;
   if (family == "gemma2") m.attn_logit_softcapping = 0.5, m.final_logit_softcapping = 3;
-  if (family == "mixtral" || family == "qwen3_moe" || family == "glm4_moe") {
+  const bool biased = family == "glm4_moe" || family == "deepseek_v3";
+  if (family == "mixtral" || family == "qwen3_moe" || biased) {
     m.num_experts = 5, m.num_experts_per_tok = 2;
-    if (family != "glm4_moe") m.router_z_loss_coef = 0.01;
+    if (!biased) m.router_z_loss_coef = 0.01;
   }
-  if (family == "glm4_moe")
+  if (biased)
     m.moe_intermediate_size = m.shared_expert_intermediate_size = 30, m.first_k_dense_replace = 1,
     m.router_bias_update_rate = 1e-3;
+  if (family == "deepseek_v3") {
+    m.num_key_value_heads = m.num_attention_heads, m.head_dim = 0;
+    m.q_lora_rank = 14, m.kv_lora_rank = 10, m.v_head_dim = 8;
+    m.qk_nope_head_dim = 6, m.qk_rope_head_dim = 4;
+  }
   if (family == "qwen3_moe")
     m.moe_intermediate_size = 30, m.decoder_sparse_step = 2, m.norm_topk_prob = false;
   return m;
@@ -140,7 +146,7 @@ TEST(Pipeline, TrainsEveryFamily) {
   if (world().size() != 4) return;
   for (const char* family : {"llama", "gpt2", "qwen3", "olmo2", "gemma3_text", "glm4", "granite",
                              "nemotron", "starcoder2", "exaone4", "mixtral", "qwen3_moe", "apertus",
-                             "glm4_moe", "cohere", "gemma2"}) {
+                             "glm4_moe", "cohere", "gemma2", "deepseek_v3"}) {
     SCOPED_TRACE(family);
     const SharedFolder folder;
     auto in = pipeline_inputs(folder.path());

@@ -10,7 +10,7 @@
 namespace llamesh::sharding {
 namespace {
 
-constexpr std::int64_t num_sequences = 2, row_tokens = 6, kv_columns = 5;
+constexpr std::int64_t num_sequences = 2, row_tokens = 6, key_columns = 5, value_columns = 3;
 
 std::int64_t whole_length() {
   return row_tokens * test::world().size();
@@ -19,6 +19,12 @@ std::int64_t whole_length() {
 /// A value that says where it belongs. Exact in fp32 and, for small ones, in bf16.
 float key_of(std::int64_t b, std::int64_t position, std::int64_t column) {
   return static_cast<float>(1000 * b + 10 * position + column);
+}
+
+/// Likewise, in a row with keys and then values.
+float value_of(std::int64_t b, std::int64_t position, std::int64_t column) {
+  const auto in_values = column - key_columns;
+  return in_values < 0 ? key_of(b, position, column) : -key_of(b, position, in_values);
 }
 
 /// A dense matrix in fp32.
@@ -44,20 +50,19 @@ class MeshContextParallelTest : public testing::Test {
     const auto positions = ranks_.positions(row_tokens);
     for (std::int64_t b = 0; b < num_sequences; ++b)
       for (std::int64_t i = 0; i < row_tokens; ++i)
-        for (std::int64_t c = 0; c < kv_columns; ++c) {
-          qkv_.at(b * row_tokens + i, 3 + c) = key_of(b, positions[i], c);
-          qkv_.at(b * row_tokens + i, 3 + kv_columns + c) = -key_of(b, positions[i], c);
-        }
+        for (std::int64_t c = 0; c < key_columns + value_columns; ++c)
+          qkv_.at(b * row_tokens + i, 3 + c) = value_of(b, positions[i], c);
   }
   model::KeysValues mine() const {
-    return {qkv_.view.slice_cols(3, kv_columns), qkv_.view.slice_cols(3 + kv_columns, kv_columns)};
+    return {qkv_.view.slice_cols(3, key_columns),
+            qkv_.view.slice_cols(3 + key_columns, value_columns)};
   }
 
   comm::DeviceMesh mesh_{test::world(), comm::discover_topology(test::world(), 0),
                          comm::ParallelDims({{"context", test::world().size()}})};
   MeshContextParallel ranks_{mesh_.axis("context"),
-                             {num_sequences, row_tokens, kv_columns, DType::f32}};
-  RowMatrix qkv_{num_sequences * row_tokens, 3 + 2 * kv_columns};
+                             {num_sequences, row_tokens, key_columns, value_columns, DType::f32}};
+  RowMatrix qkv_{num_sequences * row_tokens, 3 + key_columns + value_columns};
 };
 
 TEST_F(MeshContextParallelTest, PositionsAreEachOnOneRank) {
@@ -83,9 +88,11 @@ TEST_F(MeshContextParallelTest, GathersSequencesInTrueOrder) {
     ASSERT_EQ(all.keys.rows(), num_sequences * whole_length());
     for (std::int64_t b = 0; b < num_sequences; ++b)
       for (std::int64_t p = 0; p < whole_length(); ++p)
-        for (std::int64_t c = 0; c < kv_columns; ++c) {
-          ASSERT_EQ(element(all.keys, b * whole_length() + p, c), key_of(b, p, c));
-          ASSERT_EQ(element(all.values, b * whole_length() + p, c), -key_of(b, p, c));
+        for (std::int64_t c = 0; c < key_columns + value_columns; ++c) {
+          const bool key = c < key_columns;
+          ASSERT_EQ(element(key ? all.keys : all.values, b * whole_length() + p,
+                            key ? c : c - key_columns),
+                    value_of(b, p, c));
         }
   }
 }
@@ -95,12 +102,11 @@ TEST_F(MeshContextParallelTest, AddsUpGradientsForTheOwnersOfTheTokens) {
   const auto factor = static_cast<float>(ranks_.rank() + 1);
   for (std::int64_t b = 0; b < num_sequences; ++b)
     for (std::int64_t p = 0; p < whole_length(); ++p)
-      for (std::int64_t c = 0; c < kv_columns; ++c) {
-        const auto row = b * whole_length() + p;
-        gradients.keys.as<float>()[row * gradients.keys.row_stride() + c] =
-            factor * key_of(b, p, c);
-        gradients.values.as<float>()[row * gradients.values.row_stride() + c] =
-            2 * factor * key_of(b, p, c);
+      for (std::int64_t c = 0; c < key_columns + value_columns; ++c) {
+        const bool key = c < key_columns;
+        const Tensor& to = key ? gradients.keys : gradients.values;
+        to.as<float>()[(b * whole_length() + p) * to.row_stride() + (key ? c : c - key_columns)] =
+            factor * value_of(b, p, c);
       }
   ranks_.reduce(mine(), [] {});
   const auto n = static_cast<float>(ranks_.size());
@@ -108,11 +114,8 @@ TEST_F(MeshContextParallelTest, AddsUpGradientsForTheOwnersOfTheTokens) {
   const auto positions = ranks_.positions(row_tokens);
   for (std::int64_t b = 0; b < num_sequences; ++b)
     for (std::int64_t i = 0; i < row_tokens; ++i)
-      for (std::int64_t c = 0; c < kv_columns; ++c) {
-        const auto expected = all_factors * key_of(b, positions[i], c);
-        ASSERT_EQ(qkv_.at(b * row_tokens + i, 3 + c), expected);
-        ASSERT_EQ(qkv_.at(b * row_tokens + i, 3 + kv_columns + c), 2 * expected);
-      }
+      for (std::int64_t c = 0; c < key_columns + value_columns; ++c)
+        ASSERT_EQ(qkv_.at(b * row_tokens + i, 3 + c), all_factors * value_of(b, positions[i], c));
 }
 
 TEST_F(MeshContextParallelTest, SendsWhatTheFormulaSays) {
@@ -122,9 +125,10 @@ TEST_F(MeshContextParallelTest, SendsWhatTheFormulaSays) {
   ranks_.gather(mine(), [] {});
   ranks_.gradients(mine());
   ranks_.reduce(mine(), [] {});
-  // docs/strategies.md: rows x 2 K E elements to each other rank, twice.
-  EXPECT_EQ(collectives.bytes_sent() - before,
-            num_sequences * row_tokens * 2 * kv_columns * 4 * 2 * (ranks_.size() - 1));
+  // docs/strategies.md: rows x K (E + V) elements to each other rank, twice.
+  EXPECT_EQ(
+      collectives.bytes_sent() - before,
+      num_sequences * row_tokens * (key_columns + value_columns) * 4 * 2 * (ranks_.size() - 1));
 }
 
 }  // namespace

@@ -66,7 +66,9 @@ const Family& family_of(const ConfigKeys& keys) {
   });
   if (found != families().end()) return **found;
   std::vector<std::string_view> known;
-  for (const auto* family : families()) known.push_back(family->architecture);
+  for (const auto* family : families())
+    if (known.empty() || known.back() != family->architecture)
+      known.push_back(family->architecture);
   fail(ExitCode::bad_input,
        "{}: architectures is {} and model_type {}; llamesh trains {}, and the language model of {}",
        keys.name(), keys.shown("architectures"), keys.shown("model_type"), fmt::join(known, ", "),

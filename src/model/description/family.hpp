@@ -54,6 +54,8 @@ struct Family {
 
 /// Returns Llama and the families that differ from it by switches.
 std::span<const Family> llama_families();
+/// Returns those with latent attention.
+std::span<const Family> deepseek_families();
 extern const Family gpt2_family;  ///< GPT-2, minGPT and GPT-3's shapes
 
 /// Returns the families that this build knows.

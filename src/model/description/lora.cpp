@@ -35,7 +35,8 @@ std::string_view last_part(std::string_view module) {
 }
 
 bool is_linear(const Parameter& p) {
-  return (p.role == Role::column || p.role == Role::row) && p.shape.size() == 2;
+  return (p.role == Role::column || p.role == Role::row || p.role == Role::latent) &&
+         p.shape.size() == 2;
 }
 
 /// Refuses a target that matches no linear layer; says why if it names something else.
@@ -108,7 +109,7 @@ Parameter a_of(const Parameter& weight, const std::string& module, const Lora& l
   a.name = module + std::string(lora_a_suffix);
   a.shape = {lora.rank, weight.shape[1]};
   a.initial = lora.init == LoraInit::gaussian ? Initial::normal_by_rank : Initial::kaiming_uniform;
-  if (weight.role == Role::column) {
+  if (weight.role != Role::row) {
     a.role = Role::adapter;
     a.blocks = {};
   }

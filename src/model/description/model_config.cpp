@@ -116,6 +116,7 @@ ModelConfig ModelConfig::resolved() const {
   validate(num_attention_heads % c.num_key_value_heads == 0,
            "model.num_attention_heads {} is not a multiple of num_key_value_heads {}",
            num_attention_heads, c.num_key_value_heads);
+  if (c.head_dim == 0 && has_latent_attention()) c.head_dim = qk_nope_head_dim + qk_rope_head_dim;
   if (c.head_dim == 0) {
     validate(hidden_size % num_attention_heads == 0,
              "model.hidden_size {} is not a multiple of num_attention_heads {}; set head_dim",

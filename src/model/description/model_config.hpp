@@ -41,6 +41,8 @@ struct RopeScaling {
   double beta_fast = 32;        ///< yarn: rotations over the original context that stay unscaled
   double beta_slow = 1;         ///< yarn: rotations below which `factor` applies in full
   bool truncate = true;         ///< yarn: rounds the bounds between the two to whole dims
+  double mscale_all_dim = 0;    ///< yarn, with latent attention: scores are scaled by
+                                ///< (0.1 mscale_all_dim ln(factor) + 1)^2
   double llama_4_scaling_beta = 0;  ///< yarn: scales the query in position p by 1 + beta ln(1 +
                                     ///< floor(p / L)), in families that do
   std::vector<double> short_factor = {};  ///< longrope: divides each frequency in texts up to L,
@@ -86,6 +88,11 @@ struct ModelConfig {
   std::int64_t num_attention_heads = 8;
   std::int64_t num_key_value_heads = 0;  ///< 0: as num_attention_heads
   std::int64_t head_dim = 0;             ///< 0: hidden_size / num_attention_heads
+  std::int64_t q_lora_rank = 0;          ///< latent attention: the queries' latent dims; 0: none
+  std::int64_t kv_lora_rank = 0;         ///< and the keys' and values'; 0: no latent attention
+  std::int64_t qk_nope_head_dim = 0;     ///< query and key dims without RoPE
+  std::int64_t qk_rope_head_dim = 0;     ///< and with RoPE; both add up to head_dim
+  std::int64_t v_head_dim = 0;           ///< value dims
   std::int64_t vocab_size = 256;
   std::int64_t max_position_embeddings = 0;  ///< learned positions; 0: the family has none
   double rms_norm_eps = 1e-5;
@@ -147,6 +154,10 @@ struct ModelConfig {
     return num_experts > 0 && i >= first_k_dense_replace && (i + 1) % decoder_sparse_step == 0 &&
            std::ranges::find(mlp_only_layers, i) == mlp_only_layers.end();
   }
+  /// Returns true if keys and values follow from a latent (DeepSeek-AI 2024).
+  bool has_latent_attention() const { return kv_lora_rank > 0; }
+  /// Returns a value's dims, in a resolved config.
+  std::int64_t value_dim() const { return has_latent_attention() ? v_head_dim : head_dim; }
   /// Returns the width of an expert.
   std::int64_t expert_size() const {
     return moe_intermediate_size > 0 ? moe_intermediate_size : intermediate_size;
@@ -157,6 +168,7 @@ struct ModelConfig {
   }
   /// Returns the dims of a head that rotate, in a resolved config.
   std::int64_t rotary_dims() const {
+    if (has_latent_attention()) return qk_rope_head_dim;
     return static_cast<std::int64_t>(static_cast<double>(head_dim) * partial_rotary_factor);
   }
   /// Returns true unless no_rope_layers leaves the layer out.
@@ -230,6 +242,11 @@ inline constexpr auto model_keys = [] {
       ModelKey{"num_key_value_heads", &C::num_key_value_heads, size_or_0, meaning, special, first,
                /*automatic=*/true},
       ModelKey{"head_dim", &C::head_dim, size_or_0, meaning, special, first, /*automatic=*/true},
+      ModelKey{"q_lora_rank", &C::q_lora_rank, size_or_0, reshapes, special, later},
+      ModelKey{"kv_lora_rank", &C::kv_lora_rank, size_or_0, reshapes, needed, later},
+      ModelKey{"qk_nope_head_dim", &C::qk_nope_head_dim, size_or_0, reshapes, needed, later},
+      ModelKey{"qk_rope_head_dim", &C::qk_rope_head_dim, size_or_0, reshapes, needed, later},
+      ModelKey{"v_head_dim", &C::v_head_dim, size_or_0, reshapes, needed, later},
       ModelKey{"vocab_size", &C::vocab_size, from_to(1, 2147483647), reshapes, needed},
       ModelKey{"max_position_embeddings", &C::max_position_embeddings, length_or_0, reshapes,
                special, later},

@@ -44,6 +44,7 @@ enum class Role : std::uint8_t {
   norm,         ///< (D), scales the residual stream
   layer_norm,   ///< (D), likewise, after it is centered; and the bias of such a norm
   per_head,     ///< (E), scales each head: every tensor rank has the gradient by its own heads
+  latent,       ///< on the way to a latent, or its norm, whole: likewise
   coefficient,  ///< (1), of an activation: every tensor rank has the gradient by its own features
   replicated,   ///< whole on every tensor rank, which all compute its whole gradient
   router,       ///< (N, D), whole: every tensor rank has the gradient by its part of each expert
@@ -61,8 +62,8 @@ constexpr bool is_stacked(Role role) {
 /// Returns true if every tensor rank has such a parameter whole, and the gradient by its own part
 /// of the layer.
 constexpr bool has_partial_gradient(Role role) {
-  return role == Role::per_head || role == Role::coefficient || role == Role::router ||
-         role == Role::gate || role == Role::adapter;
+  return role == Role::per_head || role == Role::latent || role == Role::coefficient ||
+         role == Role::router || role == Role::gate || role == Role::adapter;
 }
 
 /// Returns true if such a parameter is fp32 whatever the compute dtype.

@@ -96,10 +96,13 @@ std::vector<StoredPart> StateDictBuilder::heads(ParameterId id, const RotaryOrde
     parts.push_back({to, id, from, /*transposed=*/false, step});
   };
   const bool interleaved = order.pairs == RotaryPairs::interleaved;
-  for (std::int64_t head = 0; head < p.shape[0]; head += order.head_dim) {
-    add(head, head, turns, interleaved ? 2 : 1);
-    add(head + half, head + (interleaved ? 1 : turns), turns, interleaved ? 2 : 1);
-    const auto rest = head + order.rotated, unturned = half - turns;
+  add(0, 0, order.first_row, 1);
+  for (auto head = order.first_row; head < p.shape[0]; head += order.head_dim) {
+    const auto unturned = half - turns;
+    const auto first = order.rotates_last ? head + 2 * unturned : head;
+    add(head, first, turns, interleaved ? 2 : 1);
+    add(head + half, first + (interleaved ? 1 : turns), turns, interleaved ? 2 : 1);
+    const auto rest = order.rotates_last ? head : head + order.rotated;
     add(head + turns, rest, unturned, 1);
     add(head + half + turns, rest + unturned, unturned, 1);
   }

@@ -52,6 +52,8 @@ struct RotaryOrder {
   std::int64_t head_dim;  ///< E
   std::int64_t rotated;   ///< r
   RotaryPairs pairs = RotaryPairs::halves;
+  bool rotates_last = false;   ///< a head's last r dims rotate, not its first
+  std::int64_t first_row = 0;  ///< rows before the first head, in any order
   /// Returns true if it is our order.
   bool is_ours() const { return pairs == RotaryPairs::halves && rotated == head_dim; }
 };

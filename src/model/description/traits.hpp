@@ -18,6 +18,11 @@ struct LayerNames {
   std::string_view attention = "self_attn";
   std::string_view q_proj = "q_proj", k_proj = "k_proj", v_proj = "v_proj", o_proj = "o_proj";
   std::string_view q_norm = "q_norm", k_norm = "k_norm";
+  /// Latent attention: to the latents, their norms, and from them to the heads. Queries may have
+  /// none, and q_proj.
+  std::string_view q_a_proj = "q_a_proj", kv_a_proj = "kv_a_proj_with_mqa";
+  std::string_view q_a_norm = "q_a_layernorm", kv_a_norm = "kv_a_layernorm";
+  std::string_view q_b_proj = "q_b_proj", kv_b_proj = "kv_b_proj";
   std::string_view mlp = "mlp";
   std::string_view act_fn = "act_fn";  ///< an activation with coefficients
   std::string_view gate_proj = "gate_proj", up_proj = "up_proj", down_proj = "down_proj";

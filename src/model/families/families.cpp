@@ -17,7 +17,8 @@ namespace {
 std::vector<const Family*>& known_families() {
   static std::vector<const Family*> known = [] {
     std::vector<const Family*> all;
-    for (const auto& family : llama_families()) all.push_back(&family);
+    for (const auto of : {llama_families(), deepseek_families()})
+      for (const auto& family : of) all.push_back(&family);
     all.push_back(&gpt2_family);
     return all;
   }();

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 #include "core/error.hpp"
@@ -100,6 +101,52 @@ void read_no_rope_layers(const ConfigKeys& keys, ModelConfig& c) {
            "{}: no_rope_layers has {} layers, but num_hidden_layers is {}", keys.name(),
            c.no_rope_layers.size(), c.num_hidden_layers);
   c.no_rope_layers.resize(static_cast<std::size_t>(c.num_hidden_layers));
+}
+
+/// Reads what latent attention has beside its sizes.
+void read_latent(const ConfigKeys& keys, ModelConfig& c) {
+  validate(keys.has("q_lora_rank") || keys.is_null("q_lora_rank"), "{}: q_lora_rank is missing",
+           keys.name());
+  if (!keys.is_null("q_lora_rank")) c.q_lora_rank = keys.size("q_lora_rank");
+  // transformers' head_dim is RoPE's, whatever the key says.
+  validate(keys.size_or("head_dim", c.qk_rope_head_dim) == c.qk_rope_head_dim,
+           "{}: head_dim is {}, but qk_rope_head_dim {}; remove head_dim", keys.name(),
+           keys.shown("head_dim"), c.qk_rope_head_dim);
+  c.head_dim = c.qk_nope_head_dim + c.qk_rope_head_dim;
+  validate(keys.size_or("qk_head_dim", c.head_dim) == c.head_dim,
+           "{}: qk_head_dim is {}, but qk_nope_head_dim {} and qk_rope_head_dim {}; remove it",
+           keys.name(), keys.shown("qk_head_dim"), c.qk_nope_head_dim, c.qk_rope_head_dim);
+  for (const auto* key : {"rope_interleave", "norm_topk_prob"})  // transformers takes false
+    validate(!keys.is_null(key), "{}: {} is null; set it to true or false", keys.name(), key);
+  validate(keys.size_or("moe_layer_freq", 1) == 1,
+           "{}: moe_layer_freq is {}, which transformers ignores; llamesh computes 1 only",
+           keys.name(), keys.shown("moe_layer_freq"));
+  validate(keys.flag("rope_interleave", true),
+           "{}: rope_interleave is false; llamesh computes true only", keys.name());
+}
+
+void write_latent(const ModelConfig& c, nlohmann::ordered_json& json) {
+  json.erase("head_dim");
+  json["q_lora_rank"] = c.q_lora_rank > 0 ? nlohmann::ordered_json(c.q_lora_rank) : nullptr;
+}
+
+void check_latent(const ModelConfig& c) {
+  for (const auto& [key, size] :
+       {std::pair("kv_lora_rank", c.kv_lora_rank),
+        std::pair("qk_nope_head_dim", c.qk_nope_head_dim),
+        std::pair("qk_rope_head_dim", c.qk_rope_head_dim), std::pair("v_head_dim", c.v_head_dim)})
+    validate(size > 0, "model.{} is 0; the family {} has latent attention and needs it", key,
+             c.family);
+  validate(c.head_dim == c.qk_nope_head_dim + c.qk_rope_head_dim,
+           "model.head_dim is {}, but qk_nope_head_dim {} and qk_rope_head_dim {} add up to {}",
+           c.head_dim, c.qk_nope_head_dim, c.qk_rope_head_dim,
+           c.qk_nope_head_dim + c.qk_rope_head_dim);
+  validate(c.qk_nope_head_dim % 2 == 0, "model.qk_nope_head_dim is {}; it must be even",
+           c.qk_nope_head_dim);
+  validate(c.num_key_value_heads == c.num_attention_heads,
+           "model.num_key_value_heads is {} and num_attention_heads {}; with latent attention they "
+           "are equal",
+           c.num_key_value_heads, c.num_attention_heads);
 }
 
 /// Reads one key for all biases.
@@ -228,7 +275,10 @@ void read_llama_config(const LlamaVariant& variant, const ConfigKeys& keys, Mode
   read_keys(keys, llama_keys.with(variant.keys), c);
   variant.read_more(keys, c);
   c.num_key_value_heads = read_size(keys, "num_key_value_heads", variant.needs_num_key_value_heads);
-  c.head_dim = read_size(keys, "head_dim", variant.needs_head_dim);
+  if (variant.has_latent_attention())
+    read_latent(keys, c);
+  else
+    c.head_dim = read_size(keys, "head_dim", variant.needs_head_dim);
   if (variant.expert_count) read_experts(variant, keys, c);
   read_window(variant, keys, c);
   if (variant.takes("no_rope_layers")) read_no_rope_layers(keys, c);
@@ -249,6 +299,7 @@ void write_llama_config(const LlamaVariant& variant, const ModelConfig& c,
   write_keys(c, llama_keys.with(variant.keys), json);
   json["num_key_value_heads"] = c.num_key_value_heads;
   json["head_dim"] = c.head_dim;
+  if (variant.has_latent_attention()) write_latent(c, json);
   if (variant.expert_count) write_experts(variant, c, json);
   if (variant.bias_name != nullptr) write_bias(variant, c, json);
   write_logits(variant, c, json);
@@ -266,6 +317,7 @@ void write_llama_config(const LlamaVariant& variant, const ModelConfig& c,
 }
 
 void check_llama_config(const LlamaVariant& variant, const ModelConfig& c) {
+  if (variant.has_latent_attention()) check_latent(c);
   check_rope(variant, c);
   validate(
       variant.bias_name == nullptr || !variant.takes("mlp_bias") || c.attention_bias == c.mlp_bias,
@@ -276,6 +328,12 @@ void check_llama_config(const LlamaVariant& variant, const ModelConfig& c) {
       "model.head_dim is {}; in the family {} it is hidden_size / num_attention_heads, {} / {}",
       c.head_dim, c.family, c.hidden_size, c.num_attention_heads);
   if (variant.expert_count) check_experts(variant, c);
+  for_each_model_key([&]<class T>(const ModelKey<T>& key) {
+    if constexpr (std::is_same_v<T, bool>)
+      validate(
+          !(c.*key.member) || !std::ranges::count(variant.false_names, std::string_view(key.name)),
+          "model.{} is true; llamesh computes the family {} without it", key.name, c.family);
+  });
 }
 
 }  // namespace llamesh::model

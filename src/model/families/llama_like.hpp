@@ -110,6 +110,7 @@ struct LlamaVariant {
       [](const ModelConfig&, nlohmann::ordered_json&) {};
 
   constexpr bool takes(std::string_view key) const { return keys.contains(key); }
+  constexpr bool has_latent_attention() const { return takes("kv_lora_rank"); }
   /// Returns true if transformers 5 has RoPE parameters for each type of layer.
   constexpr bool has_rope_per_type() const {
     return window_rope == WindowRope::own_base || window_rope == WindowRope::unscaled;

@@ -43,6 +43,32 @@ void add_attention(TableBuilder& add, ModuleId layer, const LlamaVariant& varian
   if (c.*variant.o_bias) add.bias(o_proj);
 }
 
+/// Adds attention whose queries, keys and values follow from latents.
+void add_latent_attention(TableBuilder& add, ModuleId layer, const LlamaVariant& variant,
+                          const ModelConfig& c) {
+  const Blocks heads{"num_attention_heads", c.num_attention_heads};
+  const auto H = c.num_attention_heads, D = c.hidden_size;
+  const auto& names = variant.names;
+  const auto self_attn = add.child(layer, names.attention);
+  const auto add_latent = [&](std::string_view name, std::int64_t rows) {
+    const auto linear = add.linear(self_attn, name, {rows, D}, Role::latent, {});
+    if (c.attention_bias) add.bias(linear);
+  };
+  if (const auto rank = c.q_lora_rank; rank > 0) {
+    add_latent(names.q_a_proj, rank);
+    add.norm(self_attn, names.q_a_norm, rank, Role::latent);
+    add.linear(self_attn, names.q_b_proj, {H * c.head_dim, rank}, Role::column, heads);
+  } else {
+    add.linear(self_attn, names.q_proj, {H * c.head_dim, D}, Role::column, heads);
+  }
+  add_latent(names.kv_a_proj, c.kv_lora_rank + c.qk_rope_head_dim);
+  add.norm(self_attn, names.kv_a_norm, c.kv_lora_rank, Role::latent);
+  add.linear(self_attn, names.kv_b_proj, {H * (c.qk_nope_head_dim + c.v_head_dim), c.kv_lora_rank},
+             Role::column, heads);
+  const auto o_proj = add.linear(self_attn, names.o_proj, {D, H * c.v_head_dim}, Role::row, heads);
+  if (c.*variant.o_bias) add.bias(o_proj);
+}
+
 /// Adds a norm of the residual stream.
 WeightModule add_norm(TableBuilder& add, ModuleId parent, const LlamaVariant& variant,
                       std::string_view name, const ModelConfig& c) {
@@ -98,7 +124,7 @@ void add_experts(TableBuilder& add, ModuleId mlp, const LlamaVariant& variant,
 
 void add_llama_layer(TableBuilder& add, ModuleId layer, const LlamaVariant& variant,
                      const ModelConfig& c, std::size_t index) {
-  add_attention(add, layer, variant, c);
+  (c.has_latent_attention() ? add_latent_attention : add_attention)(add, layer, variant, c);
   const auto& names = variant.names;
   const auto mlp = add.child(layer, names.mlp);
   if (c.has_experts(index))
@@ -133,6 +159,13 @@ namespace {
 
 /// Returns 0 for the square root of head_dim.
 float score_divisor(const ModelConfig& c) {
+  if (c.has_latent_attention()) {
+    const bool scaled = c.rope_scaling && c.rope_scaling->factor > 1;
+    const double growth =
+        scaled ? 0.1 * c.rope_scaling->mscale_all_dim * std::log(c.rope_scaling->factor) : 0;
+    return static_cast<float>(std::sqrt(static_cast<double>(c.head_dim)) /
+                              ((1 + growth) * (1 + growth)));
+  }
   if (c.attention_multiplier > 0) return static_cast<float>(1 / c.attention_multiplier);
   return std::sqrt(static_cast<float>(c.query_pre_attn_scalar));
 }
@@ -196,10 +229,20 @@ std::string_view fused_as(const LlamaVariant& variant, std::string_view module) 
   return {};
 }
 
-/// Returns true if the rows of the module's parameters are dims of heads that may rotate.
-bool has_rotary_rows(const LayerNames& names, std::string_view module) {
-  return module == names.q_proj || module == names.k_proj || module == names.q_norm ||
-         module == names.k_norm;
+/// Returns how the rows of the module's parameters order the heads' dims, if these may rotate.
+std::optional<RotaryOrder> rotary_order(const LlamaVariant& variant, const ModelConfig& c,
+                                        std::string_view module) {
+  const auto& names = variant.names;
+  RotaryOrder order{c.head_dim, c.rotary_dims(), variant.rotary_pairs};
+  order.rotates_last = c.has_latent_attention();
+  if (module == names.kv_a_proj) {  // behind the latent, one head with RoPE alone
+    order.first_row = c.kv_lora_rank;
+    order.head_dim = order.rotated;
+    return order;
+  }
+  const bool rotary = module == names.q_proj || module == names.q_b_proj ||
+                      module == names.k_proj || module == names.q_norm || module == names.k_norm;
+  return rotary ? std::optional(order) : std::nullopt;
 }
 
 }  // namespace
@@ -207,19 +250,18 @@ bool has_rotary_rows(const LayerNames& names, std::string_view module) {
 StateDict llama_state_dict(const LlamaVariant& variant, const ModelConfig& c,
                            const ParameterTable& table) {
   StateDictBuilder dict(table);
-  const RotaryOrder order{c.head_dim, c.rotary_dims(), variant.rotary_pairs};
   for (std::size_t i = 0; i < table.parameters.size(); ++i) {
     const auto id = static_cast<ParameterId>(i);
     const auto& [path, parent, parameters] = table[table[id].module];
     const auto module = std::string_view(path).substr(path.rfind('.') + 1);
-    const bool rotary = has_rotary_rows(variant.names, module);
+    const auto order = rotary_order(variant, c, module);
     if (const auto fused = fused_as(variant, module); !fused.empty()) {
       const auto name = fmt::format("{}.{}.weight", table[parent].name, fused);
-      rotary ? dict.fused(name, id, order) : dict.fused(name, id, /*transposed=*/false);
+      order ? dict.fused(name, id, *order) : dict.fused(name, id, /*transposed=*/false);
     } else if (is_stacked(table[id].role)) {
       dict.unstacked(id);
-    } else if (rotary) {
-      dict.rotary(id, order);
+    } else if (order) {
+      dict.rotary(id, *order);
     } else {
       dict.plain(id);
     }

@@ -33,6 +33,8 @@ RopeScaling read_yarn(const LlamaVariant& variant, const ConfigKeys& rope) {
   s.beta_fast = rope.number("beta_fast", s.beta_fast);
   s.beta_slow = rope.number("beta_slow", s.beta_slow);
   s.truncate = rope.flag("truncate", s.truncate);
+  if (variant.has_latent_attention())
+    s.mscale_all_dim = rope.number_from_0("mscale_all_dim", s.mscale_all_dim);
   if (constexpr const char* beta = "llama_4_scaling_beta"; variant.scales_queries) {
     validate(rope.has(beta), "{}: {} is missing", rope.name(), beta);
     s.llama_4_scaling_beta = rope.number_from_0(beta, 0);
@@ -199,6 +201,7 @@ nlohmann::ordered_json scaling_block(const LlamaVariant& variant, const RopeScal
       {"beta_slow", s.beta_slow},
       {"truncate", s.truncate}};
   if (s.attention_factor > 0) yarn["attention_factor"] = s.attention_factor;
+  if (s.mscale_all_dim > 0) yarn["mscale_all_dim"] = s.mscale_all_dim;
   if (variant.scales_queries) yarn["llama_4_scaling_beta"] = s.llama_4_scaling_beta;
   return yarn;
 }
@@ -270,6 +273,9 @@ void check_scaling(const LlamaVariant& variant, const ModelConfig& c) {
              s.beta_slow);
   validate(s.llama_4_scaling_beta == 0 || variant.scales_queries,
            "model.rope_scaling.llama_4_scaling_beta is set, but the family {} has none", c.family);
+  validate(
+      s.mscale_all_dim == 0 || (variant.has_latent_attention() && s.rope_type == RopeType::yarn),
+      "model.rope_scaling.mscale_all_dim is set, which is for yarn and latent attention");
   if (longrope)
     for (const auto& [name, factors] :
          {std::pair("short_factor", &s.short_factor), std::pair("long_factor", &s.long_factor)})

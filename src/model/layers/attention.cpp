@@ -6,8 +6,8 @@
 namespace llamesh::model {
 namespace {
 
-std::optional<WeightModule> optional_norm(const ParameterTable& table, ModuleId parent,
-                                          std::string_view name) {
+std::optional<WeightModule> optional_module(const ParameterTable& table, ModuleId parent,
+                                            std::string_view name) {
   if (!table.find_child(parent, name)) return {};
   return table.weight_module(parent, name);
 }
@@ -25,15 +25,20 @@ Attention::Attention(const ModelConfig& config, const ParameterTable& table, Mod
   const auto& names = traits.names;
   const auto attention = table.child(layer, names.attention);
   ids_ = {.attention = attention,
-          .q_proj = table.weight_module(attention, names.q_proj),
-          .k_proj = table.weight_module(attention, names.k_proj),
-          .v_proj = table.weight_module(attention, names.v_proj),
+          .q_proj = optional_module(table, attention, names.q_proj),
+          .k_proj = optional_module(table, attention, names.k_proj),
+          .v_proj = optional_module(table, attention, names.v_proj),
           .o_proj = table.weight_module(attention, names.o_proj),
-          .q_norm = optional_norm(table, attention, names.q_norm),
-          .k_norm = optional_norm(table, attention, names.k_norm)};
-  heads_ = {.q = table[ids_.q_proj.weight].shape[0] / config.head_dim,
-            .kv = table[ids_.k_proj.weight].shape[0] / config.head_dim,
-            .dim = config.head_dim};
+          .q_norm = optional_module(table, attention, names.q_norm),
+          .k_norm = optional_module(table, attention, names.k_norm)};
+  if (config.has_latent_attention()) latent_.emplace(config, table, attention, names);
+  const auto heads = [&](const std::optional<WeightModule>& linear) {
+    return latent_ ? latent_->heads() : table[linear->weight].shape[0] / config.head_dim;
+  };
+  heads_ = {.q = heads(ids_.q_proj),
+            .kv = heads(ids_.k_proj),
+            .dim = config.head_dim,
+            .value_dim = config.value_dim()};
   norms_projections_ = ids_.q_norm && table[ids_.q_norm->weight].role == Role::column;
 }
 
@@ -41,13 +46,14 @@ void Attention::plan_kept(ArenaAllocator& plan, const PassShape& pass,
                           ActivationCheckpointing checkpointing) {
   const auto M = pass.tokens();
   Tensors& t = tensors_;
+  if (latent_) latent_->plan_kept(plan, pass, checkpointing);
   if (checkpointing != ActivationCheckpointing::full) {
     t.qkv = plan.take(pass.dtype, {M, qkv_columns()});
     if (ids_.q_norm) {
       t.q_norm_rms = plan.take(DType::f32, {M, norms_projections_ ? 1 : heads_.q});
       t.k_norm_rms = plan.take(DType::f32, {M, norms_projections_ ? 1 : heads_.kv});
     }
-    t.out = plan.take(pass.dtype, {M, heads_.q * heads_.dim});
+    t.out = plan.take(pass.dtype, {M, heads_.q * heads_.value_dim});
     t.log_sum_exp = plan.take(DType::f32, {pass.batch, heads_.q, pass.sequence});
   }
   if (checkpointing == ActivationCheckpointing::none && ids_.q_norm)
@@ -58,15 +64,17 @@ void Attention::plan_shared(ArenaAllocator& plan, const PassShape& pass) {
   Tensors& t = tensors_;
   if (norms_projections_ && pass.tensor_ranks > 1)
     t.row_sums = plan.take(DType::f32, {pass.tensor_ranks, 2 * pass.tokens()});
+  if (latent_) latent_->plan_shared(plan, pass);
   if (!pass.has_backward()) return;
-  t.d_out = plan.take(pass.dtype, {pass.tokens(), heads_.q * heads_.dim});
+  t.d_out = plan.take(pass.dtype, {pass.tokens(), heads_.q * heads_.value_dim});
   t.d_qkv = plan.take(pass.dtype, {pass.tokens(), qkv_columns()});
   t.d_softmax = plan.take(DType::f32, {pass.batch, heads_.q, pass.sequence});
 }
 
 Attention::Slices Attention::slices(const Tensor& qkv) const {
-  const auto q = heads_.q * heads_.dim, kv = heads_.kv * heads_.dim;
-  return {qkv.slice_cols(0, q), qkv.slice_cols(q, kv), qkv.slice_cols(q + kv, kv)};
+  const auto q = heads_.q * heads_.dim, k = heads_.kv * heads_.dim;
+  return {qkv.slice_cols(0, q), qkv.slice_cols(q, k),
+          qkv.slice_cols(q + k, heads_.kv * heads_.value_dim)};
 }
 
 /// Returns q and k as they are compared, and v.
@@ -85,7 +93,8 @@ ops::AttentionShape Attention::shape(const BlockContext& ctx) const {
                             .kv_heads = heads_.kv,
                             .head_dim = heads_.dim,
                             .window = window_,
-                            .softcap = softcap_};
+                            .softcap = softcap_,
+                            .value_dim = heads_.value_dim};
   if (score_divisor_ > 0) shape.score_divisor = score_divisor_;
   return shape;
 }
@@ -124,15 +133,20 @@ KeysValues Attention::project(const BlockContext& ctx, const Tensor& x) {
   const Tensor& qkv = tensors_.qkv;
   const auto s = attended();
   const KeysValues mine{s.k, s.v};
+  if (latent_) {
+    latent_->forward(ctx, x, {s.q, s.k, s.v});
+    if (rotates_) rotate(ctx, qkv.slice_cols(0, s.q.cols() + s.k.cols()), ops::Rotation::forward);
+    return ctx.context.gather(mine, [] {});
+  }
   if (ctx.context.size() > 1 && !ids_.q_norm) {
-    linear(ctx, {ids_.k_proj, ids_.v_proj}, qkv.slice_cols(s.q.cols(), 2 * s.k.cols()), x);
+    linear(ctx, {*ids_.k_proj, *ids_.v_proj}, qkv.slice_cols(s.q.cols(), 2 * s.k.cols()), x);
     if (rotates_) rotate(ctx, s.k, ctx.rope[index_].keys, ops::Rotation::forward);
     return ctx.context.gather(mine, [&] {
-      linear(ctx, {ids_.q_proj}, s.q, x);
+      linear(ctx, {*ids_.q_proj}, s.q, x);
       if (rotates_) rotate(ctx, s.q, ctx.rope[index_].queries, ops::Rotation::forward);
     });
   }
-  linear(ctx, {ids_.q_proj, ids_.k_proj, ids_.v_proj}, qkv, x);
+  linear(ctx, {*ids_.q_proj, *ids_.k_proj, *ids_.v_proj}, qkv, x);
   if (rotates_ && (!ids_.q_norm || rotates_before_norm_))
     rotate(ctx, qkv.slice_cols(0, s.q.cols() + s.k.cols()), ops::Rotation::forward);
   if (ids_.q_norm) normalize(ctx);
@@ -147,24 +161,39 @@ void Attention::forward(const BlockContext& ctx, Tensor x, Tensor y) {
   if (y) linear_and_reduce(ctx, ids_.o_proj, y, tensors_.out);
 }
 
-void Attention::attend(const BlockContext& ctx, const KeysValues& all) {
-  if (ctx.cache) {
-    const Tensor& keys = ctx.cache->keys[index_];
-    const Tensor& values = ctx.cache->values[index_];
-    const auto past = ctx.cache->past;
-    ops::copy(ctx.stream, keys.slice_rows(past, ctx.sequence), all.keys);
-    ops::copy(ctx.stream, values.slice_rows(past, ctx.sequence), all.values);
-    if (past > 0)
-      return ops::cached_attention(ctx.stream, tensors_.out, attended().q, keys, values, shape(ctx),
-                                   past);
+CacheColumns Attention::cache_columns() const {
+  if (latent_) return {latent_->cache_columns(), 0};
+  return {heads_.kv * heads_.dim, heads_.kv * heads_.value_dim};
+}
+
+/// Caches the pass's keys and values. If earlier ones are cached, attends to all and returns true.
+bool Attention::attend_cached(const BlockContext& ctx, const KeysValues& mine) {
+  const auto& cache = *ctx.cache;
+  const Tensor &keys = cache.keys[index_], &values = cache.values[index_];
+  const auto now = [&](const Tensor& rows) { return rows.slice_rows(cache.past, ctx.sequence); };
+  const Tensor q = attended().q;
+  if (latent_) {
+    latent_->fill_cache(ctx, now(keys), mine.keys);
+    if (cache.past > 0) latent_->attend_cached(ctx, tensors_.out, q, keys, shape(ctx));
+  } else {
+    ops::copy(ctx.stream, now(keys), mine.keys);
+    ops::copy(ctx.stream, now(values), mine.values);
+    if (cache.past > 0)
+      ops::cached_attention(ctx.stream, tensors_.out, q, keys, values, shape(ctx), cache.past);
   }
+  return cache.past > 0;
+}
+
+void Attention::attend(const BlockContext& ctx, const KeysValues& all) {
+  if (ctx.cache && attend_cached(ctx, all)) return;
   ops::attention(ctx.stream, call(ctx, all));
 }
 
 void Attention::recompute_normed(const BlockContext& ctx) {
-  if (!ids_.q_norm) return;
+  if (!ids_.q_norm && !latent_) return;
   const UnshardGuard guard(ctx.weights, ids_.attention, ctx.pass);
-  normalize(ctx);
+  if (latent_) latent_->recompute_normed(ctx);
+  if (ids_.q_norm) normalize(ctx);
 }
 
 /// Gathers what sum_up(q_sums, k_sums) writes: each rank's sums (M) for its columns of q and of k.
@@ -262,7 +291,9 @@ void Attention::backward(const BlockContext& ctx, Tensor x, Tensor dy) {
   if (ids_.q_norm) normalize_backward(ctx, d);
   if (rotates_before_norm_)
     rotate(ctx, tensors_.d_qkv.slice_cols(0, d.q.cols() + d.k.cols()), ops::Rotation::backward);
-  gathered_linear_backward(ctx, {ids_.q_proj, ids_.k_proj, ids_.v_proj}, tensors_.d_qkv, x_whole);
+  if (latent_) return latent_->backward(ctx, x_whole, {d.q, d.k, d.v});
+  gathered_linear_backward(ctx, {{{*ids_.q_proj, *ids_.k_proj, *ids_.v_proj}, tensors_.d_qkv}},
+                           x_whole);
 }
 
 }  // namespace llamesh::model

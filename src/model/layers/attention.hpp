@@ -4,20 +4,21 @@
 #include <optional>
 
 #include "model/layers/block.hpp"
+#include "model/layers/latent_projection.hpp"
 #include "model/layers/linear.hpp"
 #include "ops/calls.hpp"
 
-/// M tokens, (M', D') this rank's part of the residual stream, H heads, K kv heads, E head dim; M,
-/// H and K are per rank.
+/// M tokens, (M', D') this rank's part of the residual stream, H heads, K kv heads, E dims in a
+/// query or key and V in a value; M, H and K are per rank.
 namespace llamesh::model {
 
-/// Attention heads of one rank: H, K, and the elements E of each.
+/// One rank's attention heads: H, K, and the elements E and V in each.
 struct AttentionHeads {
-  std::int64_t q, kv, dim;
+  std::int64_t q, kv, dim, value_dim;
 };
 
-/// A layer's self-attention: o(attention(q, k, v)) with q, k, v = qkv(x). Queries and keys are
-/// normalized if the table has q_norm and k_norm, and rotated if the layer has a Rope.
+/// A layer's self-attention: o(attention(q, k, v)) with q, k, v = qkv(x), or by latents. Queries
+/// and keys are normalized if the table has q_norm and k_norm, and rotated if the layer has a Rope.
 class Attention {
  public:
   /// `table` has the shapes that this rank holds.
@@ -26,25 +27,29 @@ class Attention {
 
   struct Tensors {
     // Kept from the forward to the backward pass.
-    Tensor qkv;          ///< (M, (H + 2 K) E), q and k rotated unless norms come first
+    Tensor qkv;          ///< (M, H E + K E + K V), q and k rotated unless norms come first
     Tensor q_norm_rms;   ///< (M, H) or (M) fp32, 1 / root mean square; empty without q_norm
     Tensor k_norm_rms;   ///< (M, K) or (M) fp32
-    Tensor out;          ///< (M, H E)
+    Tensor out;          ///< (M, H V)
     Tensor log_sum_exp;  ///< (B, H, T) fp32
     Tensor normed_qk;    ///< (M, (H + K) E), q and k as they are compared; empty without q_norm
     // Shared by all layers in turn.
     Tensor row_sums;   ///< (t, 2 M) fp32, if t ranks divide what is normalized
-    Tensor d_out;      ///< (M, H E)
-    Tensor d_qkv;      ///< (M, (H + 2 K) E)
+    Tensor d_out;      ///< (M, H V)
+    Tensor d_qkv;      ///< (M, H E + K E + K V)
     Tensor d_softmax;  ///< (B, H, T) fp32
   };
   const Tensors& tensors() const { return tensors_; }
-  /// Columns of the keys, and of the values, that this rank caches per token.
-  std::int64_t kv_columns() const { return heads_.kv * heads_.dim; }
-  std::int64_t qkv_columns() const { return heads_.q * heads_.dim + 2 * kv_columns(); }
+  CacheColumns cache_columns() const;
+  std::int64_t qkv_columns() const {
+    return (heads_.q + heads_.kv) * heads_.dim + heads_.kv * heads_.value_dim;
+  }
 
   /// Starts from another layer's tensors, of which this one replaces those that it keeps.
-  void share(const Attention& other) { tensors_ = other.tensors_; }
+  void share(const Attention& other) {
+    tensors_ = other.tensors_;
+    if (latent_) latent_->share(*other.latent_);
+  }
   void plan_kept(ArenaAllocator& plan, const PassShape& pass,
                  ActivationCheckpointing checkpointing);
   void plan_shared(ArenaAllocator& plan, const PassShape& pass);
@@ -52,7 +57,7 @@ class Attention {
   /// y (M', D') = the attention's output for x (M', D'); without y, computes what the backward pass
   /// needs.
   void forward(const BlockContext& ctx, Tensor x, Tensor y);
-  /// Recomputes normed_qk from qkv.
+  /// Recomputes normed_qk from qkv, or the latents' norms.
   void recompute_normed(const BlockContext& ctx);
   /// ctx.delta = x's gradient from y's gradient dy (M', D').
   void backward(const BlockContext& ctx, Tensor x, Tensor dy);
@@ -60,7 +65,8 @@ class Attention {
  private:
   struct Modules {
     ModuleId attention;
-    WeightModule q_proj, k_proj, v_proj, o_proj;
+    std::optional<WeightModule> q_proj, k_proj, v_proj;  ///< unless there are latents
+    WeightModule o_proj;
     std::optional<WeightModule> q_norm, k_norm;
   };
   /// q, k and v as column slices.
@@ -79,10 +85,12 @@ class Attention {
   Tensor gathered_sums(const BlockContext& ctx, SumUp sum_up) const;
   void normalize(const BlockContext& ctx);
   void normalize_backward(const BlockContext& ctx, const Slices& d);
+  bool attend_cached(const BlockContext& ctx, const KeysValues& mine);
   void attend(const BlockContext& ctx, const KeysValues& all);
   void attend_backward(const BlockContext& ctx, const WholeAndMine& dy);
 
   Modules ids_;
+  std::optional<LatentProjection> latent_;
   AttentionHeads heads_;
   std::int64_t window_;
   float score_divisor_;

@@ -36,10 +36,15 @@ struct NormStatistics {
 /// Takes the statistics of `rows` rows.
 NormStatistics plan_statistics(ArenaAllocator& plan, const WeightModule& norm, std::int64_t rows);
 
+/// Columns that a rank caches per layer and token: keys K E and values K V, or latents as keys.
+struct CacheColumns {
+  std::int64_t keys, values;
+};
+
 /// Keys and values for earlier tokens, for inference.
 struct KvCache {
-  std::vector<Tensor> keys;    ///< per layer: (positions, K E)
-  std::vector<Tensor> values;  ///< per layer
+  std::vector<Tensor> keys;    ///< per layer: (positions, CacheColumns::keys)
+  std::vector<Tensor> values;  ///< per layer: likewise; empty without columns
   std::int64_t past = 0;       ///< cached tokens
 };
 
@@ -105,8 +110,7 @@ class Block {
                     const Block* alike) = 0;
   /// Returns the residual stream on input, (M', D').
   virtual Tensor input() const = 0;
-  /// Columns of the keys, and of the values, that this rank caches per token.
-  virtual std::int64_t kv_columns() const = 0;
+  virtual CacheColumns cache_columns() const = 0;
   /// Returns the layer's output; its delta is ctx.delta.
   virtual Residual forward(const BlockContext& ctx, const Residual& in) = 0;
   /// Turns ctx.d_residual from the gradient of the layer's output into that of its input, and

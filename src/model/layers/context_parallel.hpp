@@ -6,7 +6,8 @@
 #include "core/tensor.hpp"
 #include "ops/calls.hpp"
 
-/// B sequences of S tokens, of which this rank has T in a row; M = B T, K kv heads, E head dim.
+/// B sequences of S tokens, of which this rank has T in a row; M = B T, K kv heads, E dims in a key
+/// and V in a value.
 namespace llamesh::model {
 
 /// Keys and values, or their gradients.
@@ -39,13 +40,14 @@ class ContextParallel {
     return {tokens, rank * piece, (2 * ranks - 1 - rank) * piece};
   }
 
-  /// Returns (B S, K E): keys and values of whole sequences, from each rank's `mine` (M, K E) rows.
-  /// Valid until the next call. Calls meanwhile() to queue work that overlaps with the gather.
+  /// Returns keys (B S, K E) and values (B S, K V) of whole sequences, from each rank's `mine`, M
+  /// rows. Valid until the next call. Calls meanwhile() to queue work that overlaps with the
+  /// gather.
   virtual KeysValues gather(const KeysValues& mine, const Meanwhile& meanwhile) = 0;
-  /// Returns (B S, K E): room for this rank's gradients of what gather() returned, to be reduced
+  /// Returns likewise: room for this rank's gradients of what gather() returned, to be reduced
   /// into `mine`.
   virtual KeysValues gradients(const KeysValues& mine) = 0;
-  /// mine (M, K E) rows = the sum of all ranks' gradients() for this rank's tokens. Calls
+  /// mine = the sum of all ranks' gradients() for this rank's tokens. Calls
   /// meanwhile() to queue work that overlaps with the reduction.
   virtual void reduce(const KeysValues& mine, const Meanwhile& meanwhile) = 0;
 };

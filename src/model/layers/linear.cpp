@@ -196,8 +196,8 @@ void linear(const BlockContext& ctx, const std::vector<WeightModule>& layers, co
 LinearBackward::LinearBackward(const BlockContext& ctx, const std::vector<WeightModule>& layers)
     : ctx_(ctx), layers_(layers), entered_(enter_all(ctx.weights, layers_, Pass::backward)) {}
 
-void LinearBackward::input(const Tensor& dx, const Tensor& dy) {
-  multiply_backward_input(ctx_, weights_of(layers_), dx, dy, Accumulate::no);
+void LinearBackward::input(const Tensor& dx, const Tensor& dy, Accumulate accumulate) {
+  multiply_backward_input(ctx_, weights_of(layers_), dx, dy, accumulate);
   Adapters(ctx_, layers_).backward_input(dx, dy);
 }
 
@@ -221,14 +221,26 @@ void bias_backward(const BlockContext& ctx, ParameterId bias, Tensor dy) {
   if (d_bias) ops::column_sums(ctx.stream, d_bias, dy, accumulate);
 }
 
-void gathered_linear_backward(const BlockContext& ctx, const std::vector<WeightModule>& layers,
-                              Tensor dy, const TensorParallel::Gathered& x) {
-  LinearBackward backward(ctx, layers);
-  backward.input(ctx.tensor.partial(ctx.delta), dy);
-  const auto reduced = ctx.tensor.reduce(ctx.delta);
-  ctx.stream.wait(x.ready);
-  backward.weights(dy, x.tensor);
+void gathered_linear_backward(const BlockContext& ctx, const std::vector<LinearGradient>& outputs,
+                              const TensorParallel::Gathered& x) {
+  const Tensor partial = ctx.tensor.partial(ctx.delta);
+  device::Event reduced;
+  auto accumulate = Accumulate::no;
+  for (const auto& output : outputs) {
+    LinearBackward backward(ctx, output.layers);
+    backward.input(partial, output.dy, accumulate);
+    accumulate = Accumulate::yes;
+    if (&output == &outputs.back()) reduced = ctx.tensor.reduce(ctx.delta);
+    ctx.stream.wait(x.ready);
+    backward.weights(output.dy, x.tensor);
+  }
   ctx.stream.wait(reduced);
+}
+
+Tensor adapter_scratch(const BlockContext& ctx, std::int64_t rows, std::int64_t columns) {
+  return ctx.adapters.reshape({ctx.adapters.numel()})
+      .slice(0, rows * columns)
+      .reshape({rows, columns});
 }
 
 }  // namespace llamesh::model

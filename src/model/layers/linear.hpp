@@ -25,8 +25,8 @@ void linear(const BlockContext& ctx, const std::vector<WeightModule>& layers, co
 class LinearBackward {
  public:
   LinearBackward(const BlockContext& ctx, const std::vector<WeightModule>& layers);
-  /// dx (M, I) = dy (M, O) times the weights and the adapters.
-  void input(const Tensor& dx, const Tensor& dy);
+  /// dx (M, I) = or += dy (M, O) times the weights and the adapters.
+  void input(const Tensor& dx, const Tensor& dy, Accumulate accumulate = Accumulate::no);
   /// Computes the gradients of weights, biases and adapters from dy and the forward pass's x. Call
   /// after input().
   void weights(const Tensor& dy, const Tensor& x);
@@ -69,9 +69,19 @@ void reduced_linear_backward(const BlockContext& ctx, const WeightModule& layer,
   if (layer.bias) bias_backward(ctx, *layer.bias, dy.mine);
 }
 
-/// Backward pass for column-parallel layers with a gathered input x: ctx.delta = x's gradient. Its
-/// reduction overlaps with the weight-gradient GEMMs, which wait for the gather.
-void gathered_linear_backward(const BlockContext& ctx, const std::vector<WeightModule>& layers,
-                              Tensor dy, const TensorParallel::Gathered& x);
+/// Layers that share an input, and their outputs' gradient (M, O) rows.
+struct LinearGradient {
+  std::vector<WeightModule> layers;
+  Tensor dy;
+};
+
+/// Backward pass for layers with a gathered input x, each rank's gradients being part of sums:
+/// ctx.delta = x's gradient. Its reduction overlaps with the last weight-gradient GEMMs. All
+/// wait for the gather.
+void gathered_linear_backward(const BlockContext& ctx, const std::vector<LinearGradient>& outputs,
+                              const TensorParallel::Gathered& x);
+
+/// Returns the first dense matrix (rows, columns) of an adapter's scratch.
+Tensor adapter_scratch(const BlockContext& ctx, std::int64_t rows, std::int64_t columns);
 
 }  // namespace llamesh::model

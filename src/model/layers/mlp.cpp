@@ -112,7 +112,7 @@ void Mlp::backward(const BlockContext& ctx, Tensor x, Tensor dy) {
   const auto x_whole = ctx.tensor.gather(x);
   reduced_linear_backward(ctx, ids_.down_proj, t.d_activated, {dy_whole, dy}, t.activated,
                           [&] { activate_backward(ctx); });
-  gathered_linear_backward(ctx, inputs(), t.up, x_whole);
+  gathered_linear_backward(ctx, {{inputs(), t.up}}, x_whole);
 }
 
 }  // namespace llamesh::model

@@ -56,7 +56,7 @@ class TransformerBlock final : public Block {
   void plan(ArenaAllocator& plan, const PassShape& pass, ActivationCheckpointing checkpointing,
             const Block* last, const Block* alike) override;
   Tensor input() const override { return attention_branch_.tensors().stream; }
-  std::int64_t kv_columns() const override { return attention_.kv_columns(); }
+  CacheColumns cache_columns() const override { return attention_.cache_columns(); }
   Residual forward(const BlockContext& ctx, const Residual& in) override;
   void backward(const BlockContext& ctx) override;
 

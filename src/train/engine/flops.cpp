@@ -24,7 +24,7 @@ double attention_flops(const model::ModelConfig& c, const model::ParameterTable&
   double keys = 0;  // a third for the forward pass
   for (std::size_t i = 0; std::cmp_less(i, c.num_hidden_layers); ++i)
     keys += counted_keys(c.window(i), sequence) / (table.has_backward(i) ? 1 : 3);
-  return 12.0 * static_cast<double>(c.num_attention_heads * c.head_dim) * keys;
+  return 6.0 * static_cast<double>(c.num_attention_heads * (c.head_dim + c.value_dim())) * keys;
 }
 
 constexpr double steady = 0.8;  ///< minimum ratio of median to best window; 0.95 on a quiet machine

@@ -36,6 +36,9 @@ BY_TYPE = {"sliding_window": 4, "layer_types": ["sliding_attention", "full_atten
                                "sliding_attention": {"rope_type": "default", "rope_theta": 50.0}}}
 WINDOW = {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}
 EXPERTS = {"num_experts_per_tok": 2, "output_router_logits": True, "router_aux_loss_coef": 0.02}
+LATENT = {"num_experts_per_tok": 2, "moe_intermediate_size": 10, "n_routed_experts": 4, "n_shared_experts": 1,
+          "num_key_value_heads": 4, "q_lora_rank": 8, "kv_lora_rank": 6, "qk_nope_head_dim": 4, "qk_rope_head_dim": 4,
+          "v_head_dim": 6, "routed_scaling_factor": 1.5}
 OWN_SIZE = EXPERTS | {"moe_intermediate_size": 10, "head_dim": 6}
 GPT2 = {"n_embd": 24, "n_layer": 3, "n_head": 4, "n_positions": 48, "vocab_size": 13, "attn_pdrop": 0.0,
         "embd_pdrop": 0.0, "resid_pdrop": 0.0, "bos_token_id": None, "eos_token_id": None}
@@ -79,6 +82,13 @@ MODELS = {
                                                  "use_qk_norm": True, "routed_scaling_factor": 2.5}),
     "minimax_m2": ("minimax_m2", SHAPE | EXPERTS | {"head_dim": 8, "num_local_experts": 4, "bos_token_id": None,
                                                     "eos_token_id": None, "output_router_logits": False}),
+    "deepseek_v3": ("deepseek_v3", SHAPE | LATENT | {"n_group": 2, "topk_group": 2, "first_k_dense_replace": 1,
+                                                     "rope_parameters": YARN | {"mscale": 1.5, "mscale_all_dim": 0.5}}),
+    "deepseek_v2": ("deepseek_v2", SHAPE | LATENT | {"n_group": 2, "topk_group": 2, "first_k_dense_replace": 1,
+                                                     "topk_method": "group_limited_greedy"}),
+    "deepseek_v2 greedy": ("deepseek_v2", SHAPE | LATENT | {"q_lora_rank": None, "rope_parameters": YARN | {"mscale": 0.7,
+                                                            "mscale_all_dim": 0.7}}),
+    "glm4_moe_lite": ("glm4_moe_lite", SHAPE | LATENT | {"q_lora_rank": None}),
     "granite4": ("granitemoehybrid", SHAPE | {"shared_intermediate_size": 20, "num_local_experts": 0, "mamba_n_heads": 1,
                                               "layer_types": ["full_attention"] * 3, "position_embedding_type": "rope",
                                               "attention_multiplier": 0.25, "time_step_limit": [0.0, 1.0]}),
@@ -102,7 +112,7 @@ OTHER_KEYS = ("is_causal", "rope_theta", "rope_scaling", "original_max_position_
               "num_experts", "num_local_experts", "num_attention_heads", "num_hidden_layers", "hidden_size", "n_head",
               "max_position_embeddings", "sliding_window", "use_sliding_window", "max_window_layers", "layer_types", "attention_bias",
               "mlp_bias", "head_dim", "attention_multiplier", "residual_multiplier", "logit_scale", "final_logit_softcapping",
-              "n_shared_experts", "norm_topk_prob", "per_layer_config", "rope_interleaved", "no_rope_layers", "clip_qkv",
+              "n_shared_experts", "norm_topk_prob", "kv_lora_rank", "mlp_layer_types", "scoring_func", "topk_method", "moe_layer_freq", "per_layer_config", "rope_interleaved", "no_rope_layers", "clip_qkv",
               "layer_norm_epsilon", "rms_norm_eps", "decoder_sparse_step", "mlp_only_layers", "moe_intermediate_size",
               "router_aux_loss_coef", "output_router_logits", "router_jitter_noise", "scale_attn_weights",
               "quantization_config", "attention_dropout", "hidden_act", "hidden_activation", "query_pre_attn_scalar",

@@ -333,6 +333,33 @@ MODELS = {
                  "initializer_range": 0.16, "num_local_experts": 0, "layer_types": ["full_attention"] * 2,
                  "position_embedding_type": "rope", "mamba_n_heads": 1, "time_step_limit": [0.0, 1.0],
                  "attention_multiplier": 0.5, "embedding_multiplier": 3.0, "residual_multiplier": 0.6, "logits_scaling": 0.7},
+    # Latent attention: with a latent of queries as well, values shorter than keys, and yarn, which scales the scores, too; and
+    # without, with values longer than keys. Routers as GLM-4.5's.
+    "deepseek_v3": {"model_type": "deepseek_v3", "hidden_size": 24, "intermediate_size": 44, "moe_intermediate_size": 14,
+                    "n_shared_experts": 1, "num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 14,
+                    "kv_lora_rank": 10, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 8, "vocab_size": 54,
+                    "num_hidden_layers": 3, "first_k_dense_replace": 1, "initializer_range": 0.2, "n_routed_experts": 8,
+                    "num_experts_per_tok": 3, "n_group": 4, "topk_group": 2, "routed_scaling_factor": 1.5, "attention_bias": True,
+                    "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 16.0, "beta_fast": 32.0, "beta_slow": 1.0,
+                                        "mscale": 1.0, "mscale_all_dim": 0.8, "original_max_position_embeddings": 32}},
+    # DeepSeek-V2: softmax routers, in the groups with the best experts; their weights do not add up to 1.
+    "deepseek_v2": {"model_type": "deepseek_v2", "hidden_size": 24, "intermediate_size": 44, "moe_intermediate_size": 14,
+                    "n_shared_experts": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 14,
+                    "kv_lora_rank": 10, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 6, "vocab_size": 54,
+                    "num_hidden_layers": 3, "first_k_dense_replace": 1, "initializer_range": 0.2, "n_routed_experts": 8,
+                    "num_experts_per_tok": 3, "n_group": 4, "topk_group": 2, "topk_method": "group_limited_greedy",
+                    "routed_scaling_factor": 2.0, "rope_theta": 1e4, "tie_word_embeddings": False},
+    "glm4_moe_lite": {"model_type": "glm4_moe_lite", "hidden_size": 24, "intermediate_size": 44, "moe_intermediate_size": 14,
+                      "n_shared_experts": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": None,
+                      "kv_lora_rank": 10, "qk_nope_head_dim": 4, "qk_rope_head_dim": 6, "v_head_dim": 12, "vocab_size": 54,
+                      "num_hidden_layers": 3, "mlp_layer_types": ["sparse", "dense", "sparse"], "initializer_range": 0.2,
+                      "n_routed_experts": 8, "num_experts_per_tok": 2, "routed_scaling_factor": 1.5, "rope_theta": 1e4,
+                      "tie_word_embeddings": True},
+    "lora_deepseek": {"model_type": "deepseek_v3", "hidden_size": 24, "intermediate_size": 44, "moe_intermediate_size": 14,
+                      "n_shared_experts": 1, "num_attention_heads": 4, "num_key_value_heads": 4, "q_lora_rank": 14,
+                      "kv_lora_rank": 10, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 8, "vocab_size": 54,
+                      "first_k_dense_replace": 1, "initializer_range": 0.2, "n_routed_experts": 8, "num_experts_per_tok": 3,
+                      "n_group": 4, "topk_group": 2, "routed_scaling_factor": 1.5, "rope_theta": 1e4},
 }
 # The lowest layer and parts of those above; parts of each layer above a trained embedding.
 FROZEN = {"frozen": ["model.embed_tokens.weight", "model.layers.0.*", "*.k_proj.*", "*.gate_proj.weight",
@@ -344,6 +371,8 @@ LORA = {
              "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]},
     "lora_qwen2": {"r": 5, "lora_alpha": 8, "target_modules": ["down_proj", "q_proj", "v_proj"]},
     "lora_glm4": {"r": 3, "lora_alpha": 5, "target_modules": ["q_proj", "k_proj", "v_proj", "down_proj"]},
+    "lora_deepseek": {"r": 3, "lora_alpha": 5,
+                      "target_modules": ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"]},
     "lora_gpt2": {"r": 2, "lora_alpha": 3, "target_modules": ["c_fc", "c_proj"], "fan_in_fan_out": True},
 }
 LORA_CLIP_NORM = 0.1  # their gradients are smaller
@@ -361,6 +390,7 @@ SHAPES |= {name: (2, 98) for name in ("olmo3", "exaone4", "smollm3", "ministral"
 SHAPES |= {name: (2, 98) for name in ("apertus", "olmoe", "glm4_moe", "minimax_m2", "glm")}
 SHAPES |= {"qwen2_moe": (2, 96)}  # context ranks divide it: padding would count in its load-balancing loss
 SHAPES |= {name: (2, 98) for name in ("ernie", "glm4", "granite", "arcee", "gemma", "nemotron", "starcoder2")}
+SHAPES |= {name: (2, 98) for name in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")}
 SHAPES |= {name: (2, 98) for name in ("gemma2", "cohere", "cohere2", "longrope", "shortrope", "ministral3", "granite4")}
 DOCUMENT_LENGTHS = {name: [[5, 1, 57, 2, 20], [70, 15]] for name in ("packed", "packed_mistral", "packed_gpt2")}
 DOCUMENT_LENGTHS["long_mistral"] = [[600, 1, 423], [1000, 24]]
@@ -421,15 +451,18 @@ def with_adapters(model, lora):
     return model
 
 
+def unwrapped(name):
+    """The name without PEFT's wrappers."""
+    return name.removeprefix("base_model.model.").replace(".base_layer", "").replace(".default", "")
+
+
 def parameters_of(model):
-    """The parameters, by the names that they have without PEFT's wrappers."""
-    for name, parameter in model.named_parameters():
-        yield name.removeprefix("base_model.model.").replace(".base_layer", "").replace(".default", ""), parameter
+    return ((unwrapped(name), parameter) for name, parameter in model.named_parameters())
 
 
 def biases_of_choice(model):
     """Buffers, which no optimizer updates."""
-    return ((name, buffer) for name, buffer in model.named_buffers() if name.endswith("e_score_correction_bias"))
+    return ((unwrapped(name), buffer) for name, buffer in model.named_buffers() if name.endswith("e_score_correction_bias"))
 
 
 def folder_name(model_type, name):

@@ -4,7 +4,7 @@
     VENV/bin/python tests/model/golden/make_hf_folders.py [FOLDER [NAME...]]     # VENV as for make_golden.py
 
 hf/gqa_8_2, qwen2, mistral, mixtral, gemma3 are one file, hf/llama3_rope, qwen3, olmo2, gpt2, qwen3_moe several with an index; hf/tied_6_3 and
-hf/tied_4_2 have a tied head. hf/lora, lora_qwen2, lora_gpt2 and lora_glm4 are the models beside which the adapters of
+hf/tied_4_2 have a tied head. hf/lora, lora_qwen2, lora_gpt2, lora_glm4 and lora_deepseek are the models beside which the adapters of
 hf/NAME_adapter lie, as PEFT writes them. hf/gpt2_hub is gpt2 as on the hub: without the prefix `transformer.`, and with the buffers
 of causal masks. All fp32, so that the numbers are those of NAME.bin to the bit.
 """
@@ -23,8 +23,9 @@ LLAMAS = ("gqa_8_2", "tied_6_3", "llama3_rope", "tied_4_2")  # by transformers 4
 OTHERS = ("qwen2", "mistral", "qwen3", "olmo2", "gpt2", "mixtral", "qwen3_moe")  # by 4.57.1
 LATER = ("gemma3", "olmo3", "exaone4", "smollm3", "ministral", "seed_oss", "phi3", "hunyuan", "ernie", "glm4",
          "granite", "arcee", "gemma", "nemotron", "starcoder2", "apertus", "qwen2_moe", "olmoe", "glm4_moe", "minimax_m2", "glm",
-         "gemma2", "cohere", "cohere2", "longrope", "shortrope", "ministral3", "granite4")  # by 5.24.0
-ADAPTED = ("lora", "lora_qwen2", "lora_gpt2", "lora_glm4")  # by 5.24.0 and peft 0.21.2
+         "gemma2", "cohere", "cohere2", "longrope", "shortrope", "ministral3", "granite4",
+         "deepseek_v2", "deepseek_v3", "glm4_moe_lite")  # by 5.24.0
+ADAPTED = ("lora", "lora_qwen2", "lora_gpt2", "lora_glm4", "lora_deepseek")  # by 5.24.0 and peft 0.21.2
 WITH_IMAGES = ("gemma3", "ministral3")
 SHARD_SIZE = {"llama3_rope": "20KB", "qwen3": "30KB", "olmo2": "20KB", "gpt2": "50KB", "qwen3_moe": "30KB"}
 
