@@ -6,7 +6,7 @@
 namespace llamesh::model {
 namespace {
 
-/// The latents' norms have their own, whatever the config says (DeepSeek-AI 2024).
+/// The latents' norms have an epsilon of their own, whatever the config says, as in transformers.
 constexpr float latent_norm_eps = 1e-6F;
 
 /// Turns d from the norm's gradient into the latent's.
@@ -137,49 +137,22 @@ void LatentProjection::fill_cache(const BlockContext& ctx, const Tensor& to,
   ops::copy(ctx.stream, to.slice_cols(latent_ + turns, turns), k.slice_cols(half(), turns));
 }
 
-/// to (M, L + R) = a head's q (M, E) as it is multiplied with cached tokens.
+/// to (M, L + R) = a head's q (M, E) as it is multiplied with cached tokens. The caller enters
+/// kv_b.
 void LatentProjection::absorb(const BlockContext& ctx, const Tensor& to, const Tensor& q,
-                              std::int64_t head) {
-  const auto turns = rope_ / 2, part = nope_ / 2;
-  const Tensor parts[] = {q.slice_cols(turns, part), q.slice_cols(half() + turns, part)};
-  const auto multiply = [&](const Tensor& y, ParameterId id, Accumulate accumulate) {
-    const Tensor rows = ctx.weights.parameter(id).slice_rows(head * kv_dim(), nope_);
-    ops::linear_backward_input(ctx.stream, y, parts[0], rows.slice_rows(0, part), accumulate);
-    ops::linear_backward_input(ctx.stream, y, parts[1], rows.slice_rows(part, part),
-                               Accumulate::yes);
-  };
+                              std::int64_t head) const {
+  const auto turns = rope_ / 2, part = nope_ / 2, row = head * kv_dim();
   const Tensor latent = to.slice_cols(0, latent_);
-  multiply(latent, ids_.kv_b_proj.weight, Accumulate::no);
-  if (const auto& adapter = ids_.kv_b_proj.adapter) {
-    const Tensor a = ctx.weights.parameter(adapter->a);
-    const Tensor h = adapter_scratch(ctx, q.rows(), a.rows());
-    multiply(h, adapter->b, Accumulate::no);
-    ops::scale(ctx.stream, h, static_cast<float>(ctx.config.lora->scaling()));
-    ops::linear_backward_input(ctx.stream, latent, h, a, Accumulate::yes);
-  }
+  linear_part_transposed(ctx, ids_.kv_b_proj, {row, part}, latent, q.slice_cols(turns, part),
+                         Accumulate::no);
+  linear_part_transposed(ctx, ids_.kv_b_proj, {row + part, part}, latent,
+                         q.slice_cols(half() + turns, part), Accumulate::yes);
   ops::copy(ctx.stream, to.slice_cols(latent_, turns), q.slice_cols(0, turns));
   ops::copy(ctx.stream, to.slice_cols(latent_ + turns, turns), q.slice_cols(half(), turns));
 }
 
-/// out (M, V) = a head's value for mixed latents (M, L).
-void LatentProjection::value_of(const BlockContext& ctx, const Tensor& out, const Tensor& mixed,
-                                std::int64_t head) {
-  const auto multiply = [&](const Tensor& x, ParameterId id, Accumulate accumulate) {
-    const Tensor rows = ctx.weights.parameter(id).slice_rows(head * kv_dim() + nope_, value_);
-    ops::linear(ctx.stream, out, x, rows, accumulate);
-  };
-  multiply(mixed, ids_.kv_b_proj.weight, Accumulate::no);
-  if (const auto& adapter = ids_.kv_b_proj.adapter) {
-    const Tensor a = ctx.weights.parameter(adapter->a);
-    const Tensor h = adapter_scratch(ctx, mixed.rows(), a.rows());
-    ops::linear(ctx.stream, h, mixed, a, Accumulate::no);
-    ops::scale(ctx.stream, h, static_cast<float>(ctx.config.lora->scaling()));
-    multiply(h, adapter->b, Accumulate::yes);
-  }
-}
-
 void LatentProjection::attend_cached(const BlockContext& ctx, const Tensor& out, const Tensor& q,
-                                     const Tensor& cache, const ops::AttentionShape& shape) {
+                                     const Tensor& cache, const ops::AttentionShape& shape) const {
   const Tensors& t = tensors_;
   const UnshardGuard guard(ctx.weights, ids_.kv_b_proj.module, ctx.pass);
   const auto columns = cache_columns(), E = nope_ + rope_;
@@ -192,7 +165,8 @@ void LatentProjection::attend_cached(const BlockContext& ctx, const Tensor& out,
   ops::cached_attention(ctx.stream, t.mixed, t.absorbed, cache, cache.slice_cols(0, latent_),
                         latents, ctx.cache->past);
   for (std::int64_t h = 0; h < heads_; ++h)
-    value_of(ctx, out.slice_cols(h * value_, value_), t.mixed.slice_cols(h * latent_, latent_), h);
+    linear_part(ctx, ids_.kv_b_proj, {h * kv_dim() + nope_, value_},
+                out.slice_cols(h * value_, value_), t.mixed.slice_cols(h * latent_, latent_));
 }
 
 }  // namespace llamesh::model

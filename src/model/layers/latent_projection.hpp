@@ -7,8 +7,9 @@
 #include "model/layers/norm.hpp"
 #include "ops/calls.hpp"
 
-/// M tokens, D hidden; H heads on this rank, with E = N + R dims in queries and keys, the R with
-/// RoPE, and V in values; L dims in the latent for keys and values, L' in the queries'.
+/// M tokens, D hidden; H heads on this rank, with E = N + R dims in queries and keys, of
+/// which R have RoPE, and V in values; L dims in the latent for keys and values, L' in the
+/// queries'.
 namespace llamesh::model {
 
 /// Queries, keys and values in latent attention (DeepSeek-AI 2024, section 2.1): [c, r] = kv_a(x),
@@ -63,14 +64,13 @@ class LatentProjection {
   /// linear in its latent, q . k = (W^T q) . latent: so the heads share one key, and values are
   /// computed after the softmax.
   void attend_cached(const BlockContext& ctx, const Tensor& out, const Tensor& q,
-                     const Tensor& cache, const ops::AttentionShape& shape);
+                     const Tensor& cache, const ops::AttentionShape& shape) const;
 
  private:
   std::int64_t half() const { return (nope_ + rope_) / 2; }
   std::int64_t kv_dim() const { return nope_ + value_; }
   ops::LatentHeads latent_heads(const Tensor& kv_latent, const Tensor& k, const Tensor& v) const;
-  void absorb(const BlockContext& ctx, const Tensor& to, const Tensor& q, std::int64_t head);
-  void value_of(const BlockContext& ctx, const Tensor& out, const Tensor& mixed, std::int64_t head);
+  void absorb(const BlockContext& ctx, const Tensor& to, const Tensor& q, std::int64_t head) const;
   void norm_latent(const BlockContext& ctx, const WeightModule& by, const Tensor& from,
                    const Tensor& to, const NormStatistics& statistics) const;
 

@@ -102,6 +102,10 @@ void for_each_layer(Weights& weights, std::span<const WeightModule> layers, cons
   }
 }
 
+Tensor rows_of(Weights& weights, ParameterId id, const OutputRange& outputs) {
+  return weights.parameter(id).slice_rows(outputs.first, outputs.count);
+}
+
 /// The adapters of layers that share an input x: they add h B^T to y, with h = s x A^T.
 class Adapters {
  public:
@@ -117,6 +121,19 @@ class Adapters {
     for_each_adapter(y, h, [&](const Adapter& adapter, const Tensor& outputs, const Tensor& in) {
       ops::linear(ctx_.stream, outputs, in, ctx_.weights.parameter(adapter.b), Accumulate::yes);
     });
+  }
+  /// Likewise, for some outputs of the only layer.
+  void add_part(const OutputRange& outputs, const Tensor& y, const Tensor& x) const {
+    if (as_.empty()) return;
+    ops::linear(ctx_.stream, y, reduced(x), rows_of_b(outputs), Accumulate::yes);
+  }
+  /// x += y times the same outputs' rows.
+  void add_part_transposed(const OutputRange& outputs, const Tensor& x, const Tensor& y) const {
+    if (as_.empty()) return;
+    const Tensor h = scratch(0, y.rows());
+    ops::linear_backward_input(ctx_.stream, h, y, rows_of_b(outputs), Accumulate::no);
+    ops::scale(ctx_.stream, h, scaling());
+    multiply_backward_input(ctx_, as_, x, h, Accumulate::yes);
   }
   /// dx += the gradient of x. Leaves the gradient of x A^T for backward_weights().
   void backward_input(const Tensor& dx, const Tensor& dy) const {
@@ -149,6 +166,9 @@ class Adapters {
     const auto half = ctx_.adapters.numel() / 2;
     const Tensor all = ctx_.adapters.reshape({2 * half});
     return all.slice(number * half, rows * columns).reshape({rows, columns});
+  }
+  Tensor rows_of_b(const OutputRange& outputs) const {
+    return rows_of(ctx_.weights, layers_.front().adapter->b, outputs);
   }
   Tensor reduced(const Tensor& x) const {
     const Tensor h = scratch(0, x.rows());
@@ -193,6 +213,20 @@ void linear(const BlockContext& ctx, const std::vector<WeightModule>& layers, co
   Adapters(ctx, layers).add(y, x);
 }
 
+void linear_part(const BlockContext& ctx, const WeightModule& layer, const OutputRange& outputs,
+                 const Tensor& y, const Tensor& x) {
+  ops::linear(ctx.stream, y, x, rows_of(ctx.weights, layer.weight, outputs), Accumulate::no);
+  Adapters(ctx, {&layer, 1}).add_part(outputs, y, x);
+}
+
+void linear_part_transposed(const BlockContext& ctx, const WeightModule& layer,
+                            const OutputRange& outputs, const Tensor& x, const Tensor& y,
+                            Accumulate accumulate) {
+  const Tensor rows = rows_of(ctx.weights, layer.weight, outputs);
+  ops::linear_backward_input(ctx.stream, x, y, rows, accumulate);
+  Adapters(ctx, {&layer, 1}).add_part_transposed(outputs, x, y);
+}
+
 LinearBackward::LinearBackward(const BlockContext& ctx, const std::vector<WeightModule>& layers)
     : ctx_(ctx), layers_(layers), entered_(enter_all(ctx.weights, layers_, Pass::backward)) {}
 
@@ -235,12 +269,6 @@ void gathered_linear_backward(const BlockContext& ctx, const std::vector<LinearG
     backward.weights(output.dy, x.tensor);
   }
   ctx.stream.wait(reduced);
-}
-
-Tensor adapter_scratch(const BlockContext& ctx, std::int64_t rows, std::int64_t columns) {
-  return ctx.adapters.reshape({ctx.adapters.numel()})
-      .slice(0, rows * columns)
-      .reshape({rows, columns});
 }
 
 }  // namespace llamesh::model

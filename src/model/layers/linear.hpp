@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <vector>
 
@@ -19,6 +20,20 @@ namespace llamesh::model {
 /// with adapters. The first layer fills the first columns of y.
 void linear(const BlockContext& ctx, const std::vector<WeightModule>& layers, const Tensor& y,
             const Tensor& x);
+
+/// Some outputs of a layer: rows [first, first + count) of its weight.
+struct OutputRange {
+  std::int64_t first, count;
+};
+/// y (M, count) rows = these outputs for x (M, I) rows, without a bias. The caller enters the
+/// module.
+void linear_part(const BlockContext& ctx, const WeightModule& layer, const OutputRange& outputs,
+                 const Tensor& y, const Tensor& x);
+/// x (M, I) rows = or += y (M, count) rows times the same rows of the weight: linear_part()
+/// transposed.
+void linear_part_transposed(const BlockContext& ctx, const WeightModule& layer,
+                            const OutputRange& outputs, const Tensor& x, const Tensor& y,
+                            Accumulate accumulate);
 
 /// Backward pass in two parts, so that other work can overlap with the second. The layers stay
 /// entered for this object's lifetime.
@@ -75,13 +90,10 @@ struct LinearGradient {
   Tensor dy;
 };
 
-/// Backward pass for layers with a gathered input x, each rank's gradients being part of sums:
-/// ctx.delta = x's gradient. Its reduction overlaps with the last weight-gradient GEMMs. All
-/// wait for the gather.
+/// Backward pass for layers with a gathered input x, which tensor ranks divide or have whole:
+/// ctx.delta = x's gradient, summed over the ranks. Its reduction overlaps with the last
+/// weight-gradient GEMMs. All wait for the gather.
 void gathered_linear_backward(const BlockContext& ctx, const std::vector<LinearGradient>& outputs,
                               const TensorParallel::Gathered& x);
-
-/// Returns the first dense matrix (rows, columns) of an adapter's scratch.
-Tensor adapter_scratch(const BlockContext& ctx, std::int64_t rows, std::int64_t columns);
 
 }  // namespace llamesh::model
