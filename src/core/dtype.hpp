@@ -45,5 +45,7 @@ template <>
 inline constexpr DType dtype_of<bf16> = DType::bf16;
 template <>
 inline constexpr DType dtype_of<std::int32_t> = DType::i32;
+template <class T>
+inline constexpr DType dtype_of<const T> = dtype_of<T>;
 
 }  // namespace llamesh

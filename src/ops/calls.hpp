@@ -100,6 +100,20 @@ struct AttentionGradients {
   Tensor cos_sin = {};
 };
 
+/// Arguments to attention_sinks(). attention_sinks_backward() takes them unchanged.
+struct AttentionSinks {
+  Tensor sinks;        ///< (H)
+  Tensor out;          ///< (M, H V) rows: attention()'s, or cached_attention()'s; updated
+  Tensor log_sum_exp;  ///< (B, H, T) fp32: likewise
+};
+
+/// Further arguments to attention_sinks_backward().
+struct AttentionSinksGradients {
+  Tensor dout;    ///< (M, H V) rows
+  Tensor dsinks;  ///< (H), fp32 or bf16, independent of the other dtypes
+  Accumulate accumulate = Accumulate::no;
+};
+
 /// Keys and values in multi-head latent attention (DeepSeek-AI 2024), and what they come from: H
 /// heads with N + R dims in keys and V in values. In its pairs of dims (i, i + (N + R) / 2), a key
 /// has the R/2 first from `k_rope`, which all heads share, and the others from `kv`, in their
@@ -115,7 +129,9 @@ struct LatentHeads {
 /// Activation of an MLP. GELU in its tanh form: x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
 /// (Hendrycks & Gimpel 2016).
 enum class Activation : std::uint8_t {
-  swiglu,        ///< silu(gate) * up
+  swiglu,  ///< silu(gate) * up
+  /// g sigmoid(1.702 g) (u + 1), with g = min(gate, 7) and u = up within [-7, 7] (gpt-oss)
+  clamped_swiglu,
   geglu,         ///< gelu(gate) * up
   gelu,          ///< gelu(x), without a gate
   squared_relu,  ///< max(x, 0)^2, without a gate (So et al. 2021)
@@ -123,7 +139,8 @@ enum class Activation : std::uint8_t {
 };
 /// Returns the input columns per output column: 2 with a gate, else 1.
 constexpr std::int64_t inputs_of(Activation activation) {
-  return activation == Activation::swiglu || activation == Activation::geglu ? 2 : 1;
+  using enum Activation;
+  return activation == swiglu || activation == clamped_swiglu || activation == geglu ? 2 : 1;
 }
 
 /// Arguments to xielu(). xielu_backward() takes them unchanged, but `out` may be empty.
@@ -192,6 +209,17 @@ struct WeighRowsBackwardCall {
   Tensor activated;    ///< (R, F) rows, scaled
   Tensor d_activated;  ///< (R, F) rows
   Tensor d_up;         ///< (R, U) rows, scaled
+};
+
+/// Arguments to grouped_bias_backward(). R rows in expert order.
+struct GroupedBiasBackwardCall {
+  Tensor dy;            ///< (R, C) rows
+  Tensor starts;        ///< (N + 1) int32: expert e has the rows [starts[e], starts[e + 1])
+  Tensor weights = {};  ///< (R, 1) fp32, on the biased rows; empty: all 1
+  Tensor db = {};       ///< (N, C), fp32 or bf16, independent of dy's; empty: not wanted
+  Accumulate accumulate = Accumulate::no;
+  Tensor b = {};         ///< (N, C); needed for `dweights`
+  Tensor dweights = {};  ///< (R, 1) fp32, to which it adds; empty: not wanted
 };
 
 enum class WithGradient : bool { no, yes };

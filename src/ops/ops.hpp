@@ -33,7 +33,7 @@ extern const Kernel<void(Stream&, Tensor dw, Tensor dy, Tensor x, Accumulate acc
 
 // --- Bias of a linear layer. y, dy (M, N) rows. ---
 
-/// y += b (N) in every row.
+/// y += b (N) in every row. Their dtypes may differ.
 extern const Kernel<void(Stream&, Tensor y, Tensor b)> add_bias;
 /// db (N) = or += the sum over the rows of dy, in a fixed order. db is fp32 or bf16.
 extern const Kernel<void(Stream&, Tensor db, Tensor dy, Accumulate accumulate)> column_sums;
@@ -112,11 +112,20 @@ extern const Kernel<std::string(Stream&, const AttentionCall& call)> attention_n
 std::string gpu_attention();
 
 /// Attends from new tokens to a cache, for inference. Query i < M has position past + i and sees
-/// keys 0 to past + i; with a window, the last of these. q (M, H E), out (M, H V) rows; keys (>=
-/// past + M, K E), values (>= past + M, K V) rows. `shape` has batch 1 and sequence M.
-extern const Kernel<void(Stream&, Tensor out, Tensor q, Tensor keys, Tensor values,
-                         const AttentionShape& shape, std::int64_t past)>
-    cached_attention;
+/// keys 0 to past + i; with a window, the last of these. The call has batch 1, and k and v have at
+/// least past + M rows, whatever its shape says; log_sum_exp may be empty.
+extern const Kernel<void(Stream&, const AttentionCall& call, std::int64_t past)> cached_attention;
+
+/// Gives each head a sink: a score, learned and the same for all queries, that takes part in the
+/// softmax and has no value (gpt-oss). Without it, out is the weighted mean of the values; with it,
+/// all weights are scaled by sigmoid(log_sum_exp - sink), and log_sum_exp includes the sink.
+/// attention_backward() then computes the other gradients, as it does without.
+extern const Kernel<void(Stream&, const AttentionSinks& sinks)> attention_sinks;
+/// dsinks = or += the gradient of the sinks: minus the sum over all rows of a sink's weight times
+/// dout . out.
+extern const Kernel<void(Stream&, const AttentionSinks& sinks,
+                         const AttentionSinksGradients& gradients)>
+    attention_sinks_backward;
 
 /// Writes k and v.
 extern const Kernel<void(Stream&, const LatentHeads& heads)> latent_heads;
@@ -190,6 +199,12 @@ extern const Kernel<void(Stream&, Tensor dx, Tensor dy, Tensor w, Tensor starts,
 extern const Kernel<void(Stream&, Tensor dw, Tensor dy, Tensor x, Tensor starts,
                          Accumulate accumulate)>
     grouped_linear_backward_weight;
+
+/// y (R, C) += b[e] (N, C) in the rows of each expert e. Their dtypes may differ.
+extern const Kernel<void(Stream&, Tensor y, Tensor b, Tensor starts)> grouped_bias;
+/// db[e] = or += the sum over the rows of expert e of weight * dy: zero for one without rows; and
+/// dweights += dy . b[e], per row.
+extern const Kernel<void(Stream&, const GroupedBiasBackwardCall& call)> grouped_bias_backward;
 
 // --- Cross-entropy fused with its gradient. ---
 

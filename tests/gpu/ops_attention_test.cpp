@@ -522,15 +522,26 @@ void attend_over_a_cache(DType dtype, const ops::AttentionShape& s, std::int64_t
   TestMatrix q(dtype, s.sequence, s.heads * s.head_dim, {3, 0}),
       out(dtype, s.sequence, s.heads * s.value_dim, {5, 0});
   TestMatrix cache(dtype, past + s.sequence + 3, k_cols + v_cols);
-  const auto attend = [&](const auto& kernel, device::Stream& stream,
-                          Tensor (TestMatrix::*side)()) {
+  TestMatrix log_sum_exp(DType::f32, s.heads, s.sequence);
+  const auto attend = [&](const auto& kernel, device::Stream& stream, Tensor (TestMatrix::*side)(),
+                          bool wants_sums) {
     const Tensor all = (cache.*side)();
-    kernel(stream, (out.*side)(), (q.*side)(), all.slice_cols(0, k_cols),
-           all.slice_cols(k_cols, v_cols), s, past);
+    kernel(stream,
+           {.shape = s,
+            .q = (q.*side)(),
+            .k = all.slice_cols(0, k_cols),
+            .v = all.slice_cols(k_cols, v_cols),
+            .out = (out.*side)(),
+            .log_sum_exp = wants_sums ? (log_sum_exp.*side)() : Tensor()},
+           past);
   };
-  attend(ops::cached_attention, host_stream(), &TestMatrix::host);
-  attend(ops::cuda::cached_attention, device_stream(), &TestMatrix::device);
+  attend(ops::cached_attention, host_stream(), &TestMatrix::host, true);
+  attend(ops::cuda::cached_attention, device_stream(), &TestMatrix::device, true);
   out.expect_equal(near, "out");
+  log_sum_exp.expect_equal(dtype == DType::f32 ? 1e-5 : 1e-3, "log_sum_exp", 1.0);
+  const auto with_sums = out.downloaded();
+  attend(ops::cuda::cached_attention, device_stream(), &TestMatrix::device, false);
+  EXPECT_TRUE(out.downloaded() == with_sums) << "without log_sum_exp";
 }
 
 TEST_P(CudaAttention, OverACache) {
@@ -550,6 +561,123 @@ TEST_P(CudaAttention, OverACacheWithValuesOfAnotherWidth) {
                             with_values({1, 3, 2, 1, 576}, 512), with_values({1, 2, 2, 2, 64}, 300),
                             with_values({1, 2, 2, 1, 576, 20}, 512)})
     attend_over_a_cache(dtype(), shape, 33, near());
+}
+
+/// Random tensors for one call.
+struct SinksProblem {
+  SinksProblem(DType dtype, DType gradient, std::int64_t rows, std::int64_t tokens,
+               std::int64_t all_heads, std::int64_t value_dim, std::int64_t gap,
+               std::int64_t dout_offset)
+      : batch(rows),
+        sequence(tokens),
+        heads(all_heads),
+        sinks(dtype, 1, heads),
+        out(dtype, batch * sequence, heads * value_dim, {gap, gap}),
+        dout(dtype, batch * sequence, heads * value_dim, {gap + 8, dout_offset}),
+        log_sum_exp(DType::f32, batch * heads, sequence),
+        dsinks(gradient, 1, heads) {}
+
+  ops::AttentionSinks call(Tensor (TestMatrix::*side)()) {
+    return {.sinks = (sinks.*side)(),
+            .out = (out.*side)(),
+            .log_sum_exp = (log_sum_exp.*side)().reshape({batch, heads, sequence})};
+  }
+  void forward() {
+    ops::attention_sinks(host_stream(), call(&TestMatrix::host));
+    ops::cuda::attention_sinks(device_stream(), call(&TestMatrix::device));
+  }
+  void backward_on_host(Accumulate accumulate) {
+    ops::attention_sinks_backward(host_stream(), call(&TestMatrix::host),
+                                  {dout.host(), dsinks.host(), accumulate});
+  }
+  void backward_on_device(Accumulate accumulate) {
+    ops::cuda::attention_sinks_backward(device_stream(), call(&TestMatrix::device),
+                                        {dout.device(), dsinks.device(), accumulate});
+  }
+
+  std::int64_t batch, sequence, heads;
+  TestMatrix sinks, out, dout, log_sum_exp, dsinks;
+};
+
+/// Values that allow 16-byte loads and values that do not; blocks of rows that cross from one
+/// sequence to the next; more blocks than the threads that add up their sums.
+TEST_P(CudaAttention, Sinks) {
+  for (const auto& [batch, sequence, heads, value_dim, gap, dout_offset] :
+       {std::array<std::int64_t, 6>{1, 1, 2, 6, 3, 0},
+        {2, 37, 3, 16, 8, 1},
+        {3, 150, 2, 64, 8, 8},
+        {2, 70, 4, 40, 3, 0},
+        {1, 33000, 1, 1, 0, 0}})
+    for (const auto gradient : {DType::f32, DType::bf16}) {
+      SCOPED_TRACE(::testing::Message()
+                   << batch << " x " << sequence << ", values of " << value_dim);
+      SinksProblem p(dtype(), gradient, batch, sequence, heads, value_dim, gap, dout_offset);
+      p.forward();
+      p.out.expect_equal(near(), "out");
+      p.log_sum_exp.expect_equal(4e-6, "log_sum_exp");
+      const double sums = std::sqrt(static_cast<double>(batch * sequence * value_dim));
+      const auto near_sums = std::max(near(), tolerance(gradient));
+      for (const auto accumulate : {Accumulate::no, Accumulate::yes}) {
+        p.backward_on_host(accumulate);
+        p.backward_on_device(accumulate);
+        p.dsinks.expect_equal(near_sums, "dsinks", sums);
+      }
+      p.backward_on_device(Accumulate::no);
+      const auto once = p.dsinks.downloaded();
+      p.backward_on_device(Accumulate::no);
+      EXPECT_TRUE(once == p.dsinks.downloaded()) << "run to run";
+    }
+}
+
+/// Far above the scores, a sink has all of the weight; far below, none.
+TEST_P(CudaAttention, SinksFarFromTheScores) {
+  SinksProblem p(dtype(), DType::f32, 2, 21, 3, 16, 8, 0);
+  const double scores[] = {200.0, -200.0, 1e30};
+  for (std::int64_t h = 0; h < 3; ++h) p.sinks.set(0, h, scores[h]);
+  std::vector<double> values, sums;
+  for (std::int64_t r = 0; r < 42; ++r) values.push_back(p.out.get(r, 16));
+  for (std::int64_t t = 0; t < 21; ++t) sums.push_back(p.log_sum_exp.get(4, t));
+  p.forward();
+  for (std::int64_t r = 0; r < 42; ++r) {
+    EXPECT_EQ(p.out.get(r, 0), 0.0);
+    EXPECT_EQ(p.out.get(r, 16), values[static_cast<std::size_t>(r)]);
+  }
+  for (std::int64_t t = 0; t < 21; ++t) {
+    EXPECT_EQ(p.log_sum_exp.get(3, t), 200.0);
+    EXPECT_EQ(p.log_sum_exp.get(4, t), sums[static_cast<std::size_t>(t)]);
+  }
+  p.out.expect_equal(0, "out");
+  p.log_sum_exp.expect_equal(0, "log_sum_exp");
+  p.backward_on_host(Accumulate::no);
+  p.backward_on_device(Accumulate::no);
+  for (std::int64_t h = 0; h < 3; ++h) EXPECT_EQ(p.dsinks.get(0, h), 0.0);
+  p.dsinks.expect_equal(0, "dsinks");
+}
+
+/// attention_backward() takes what attention_sinks() has made of the results.
+TEST_P(CudaAttention, BackwardWithSinks) {
+  for (const auto& shape : {with_values({2, 37, 6, 3, 24}, 16), {2, 67, 4, 2, 64}}) {
+    SCOPED_TRACE(shape.head_dim);
+    Problem p(dtype(), shape, /*documents=*/true);
+    TestMatrix sinks(dtype(), 1, shape.heads), dsinks(DType::f32, 1, shape.heads);
+    const auto call = [&](Tensor (TestMatrix::*side)()) {
+      return ops::AttentionSinks{.sinks = (sinks.*side)(),
+                                 .out = (p.out.*side)(),
+                                 .log_sum_exp = (p.log_sum_exp.*side)().reshape(
+                                     {shape.batch, shape.heads, shape.sequence})};
+    };
+    p.forward();
+    ops::attention_sinks(host_stream(), call(&TestMatrix::host));
+    ops::cuda::attention_sinks(device_stream(), call(&TestMatrix::device));
+    p.backward();
+    ops::attention_sinks_backward(host_stream(), call(&TestMatrix::host),
+                                  {p.dout.host(), dsinks.host()});
+    ops::cuda::attention_sinks_backward(device_stream(), call(&TestMatrix::device),
+                                        {p.dout.device(), dsinks.device()});
+    p.out.expect_equal(near(), "out");
+    p.dqkv.expect_equal(2.0 * near(), "dqkv", 1.0);
+    dsinks.expect_equal(2.0 * near(), "dsinks", 1.0);
+  }
 }
 
 /// Random tensors for one call.

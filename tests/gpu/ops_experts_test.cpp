@@ -380,6 +380,103 @@ TEST_P(CudaExperts, RowsOfOtherExpertsDoNotMatter) {
   }
 }
 
+// --- Biases of experts ---
+
+struct BiasedGroups {
+  std::vector<std::int32_t> starts;
+  std::int64_t cols;
+  Place place;
+};
+// Rows with and without 16-byte alignment; experts without rows; blocks with one row and with
+// several, and with rows of several experts; more columns than a block has threads.
+const BiasedGroups biased_groups[] = {{{0, 0, 3, 5, 9, 9, 9, 80, 81}, 24, {}},
+                                      {{0, 70, 70, 71, 100}, 70, {3, 1}},
+                                      {{0, 0, 4, 500, 502, 502, 1100}, 8, {8, 8}},
+                                      {{0, 2, 2, 3}, 2056, {0, 8}},
+                                      {{0, 5}, 131, {}},
+                                      {{0, 0, 0}, 16, {}}};
+
+TEST_P(CudaExperts, GroupedBias) {
+  for (const auto& [numbers, cols, place] : biased_groups)
+    for (const auto bias : {DType::f32, DType::bf16})
+      for (const auto& bias_place : {place, Place{3, 1}}) {
+        SCOPED_TRACE(cols);
+        TestIntegers starts(numbers);
+        TestMatrix y(dtype(), numbers.back(), cols, place);
+        TestMatrix b(bias, std::ssize(numbers) - 1, cols, bias_place);
+        ops::grouped_bias(host_stream(), y.host(), b.host(), starts.host());
+        ops::cuda::grouped_bias(device_stream(), y.device(), b.device(), starts.device());
+        y.expect_equal(near(), "y");
+      }
+}
+
+/// Tensors for one call.
+struct TestBiasGradients {
+  TestBiasGradients(DType dtype, DType result, const BiasedGroups& g, Place bias_place)
+      : starts(g.starts),
+        dy(dtype, g.starts.back(), g.cols, g.place),
+        b(dtype, std::ssize(g.starts) - 1, g.cols, bias_place),
+        db(result, std::ssize(g.starts) - 1, g.cols, g.place),
+        weights(DType::f32, g.starts.back(), 1),
+        dweights(DType::f32, g.starts.back(), 1) {}
+
+  ops::GroupedBiasBackwardCall call(Tensor (TestMatrix::*side)(), Accumulate accumulate) {
+    return {.dy = (dy.*side)(),
+            .starts = side == &TestMatrix::host ? starts.host() : starts.device(),
+            .weights = (weights.*side)(),
+            .db = (db.*side)(),
+            .accumulate = accumulate,
+            .b = (b.*side)(),
+            .dweights = (dweights.*side)()};
+  }
+  /// Calls change(call) before each side's call.
+  template <class Change>
+  void backward(Accumulate accumulate, const Change& change) {
+    auto host = call(&TestMatrix::host, accumulate), device = call(&TestMatrix::device, accumulate);
+    change(host);
+    change(device);
+    ops::grouped_bias_backward(host_stream(), host);
+    ops::cuda::grouped_bias_backward(device_stream(), device);
+  }
+  void expect_equal(double near) {
+    db.expect_equal(near, "db");
+    dweights.expect_equal(4e-6, "dweights", std::sqrt(static_cast<double>(dy.host().cols())));
+  }
+
+  TestIntegers starts;
+  TestMatrix dy, b, db, weights, dweights;
+};
+
+TEST_P(CudaExperts, GroupedBiasBackward) {
+  for (const auto result : {DType::f32, DType::bf16})
+    for (const auto& g : biased_groups)
+      for (const auto accumulate : {Accumulate::no, Accumulate::yes}) {
+        SCOPED_TRACE(g.cols);
+        TestBiasGradients t(dtype(), result, g, g.place);
+        t.backward(accumulate, [](auto&) {});
+        t.expect_equal(tolerance(result));
+        t.backward(accumulate, [](auto& call) { call.weights = {}; });
+        t.expect_equal(tolerance(result));
+      }
+}
+
+TEST_P(CudaExperts, GroupedBiasBackwardOfWhatIsWanted) {
+  TestBiasGradients t(dtype(), DType::f32, biased_groups[0], {3, 1});
+  const auto db = t.db.downloaded(), dweights = t.dweights.downloaded();
+  t.backward(Accumulate::no, [](auto& call) { call.db = {}; });
+  EXPECT_TRUE(t.db.downloaded() == db);
+  EXPECT_FALSE(t.dweights.downloaded() == dweights);
+  t.expect_equal(4e-6);
+  const auto added = t.dweights.downloaded();
+  t.backward(Accumulate::no, [](auto& call) { call.b = call.dweights = {}; });
+  EXPECT_FALSE(t.db.downloaded() == db);
+  EXPECT_TRUE(t.dweights.downloaded() == added);
+  t.expect_equal(4e-6);
+  const auto once = t.db.downloaded();
+  t.backward(Accumulate::no, [](auto& call) { call.b = call.dweights = {}; });
+  EXPECT_TRUE(t.db.downloaded() == once) << "run to run";
+}
+
 #ifdef LLAMESH_CUDA_EMULATED
 // On a GPU this would make the device unusable for the process.
 TEST_P(CudaExperts, RefuseWrongExpertsAndStarts) {
@@ -396,6 +493,22 @@ TEST_P(CudaExperts, RefuseWrongExpertsAndStarts) {
           device_stream(), t.w.device().reshape(t.shape), t.y.device(), t.x.device(),
           wrong.device(), Accumulate::no));
     }
+}
+
+TEST(CudaExpertBiases, RefuseWrongStarts) {
+  for (const auto& numbers : {std::vector<std::int32_t>{0, 2, 4}, {1, 2, 5}, {0, 6, 5}}) {
+    TestIntegers starts(numbers);
+    TestMatrix y(DType::f32, 5, 8), b(DType::f32, 2, 8), dweights(DType::f32, 5, 1);
+    ops::GroupedBiasBackwardCall sums, dots;
+    sums.dy = dots.dy = y.device();
+    sums.starts = dots.starts = starts.device();
+    sums.db = dots.b = b.device();
+    dots.dweights = dweights.device();
+    EXPECT_ANY_THROW(
+        ops::cuda::grouped_bias(device_stream(), y.device(), b.device(), starts.device()));
+    EXPECT_ANY_THROW(ops::cuda::grouped_bias_backward(device_stream(), sums));
+    EXPECT_ANY_THROW(ops::cuda::grouped_bias_backward(device_stream(), dots));
+  }
 }
 #endif
 

@@ -488,11 +488,73 @@ TEST_P(Attention, TheCacheHonorsTheWindow) {
     p.forward(stream);
     auto step = shape;
     step.sequence = count;
-    const Matrix out(dtype(), count, p.out_cols());
-    ops::cached_attention(stream, out, p.q(p.qkv).slice_rows(past, count), p.k(p.qkv), p.v(p.qkv),
-                          step, past);
+    const Matrix out(dtype(), count, p.out_cols()), log_sum_exp(DType::f32, shape.heads, count);
+    ops::cached_attention(stream,
+                          {.shape = step,
+                           .q = p.q(p.qkv).slice_rows(past, count),
+                           .k = p.k(p.qkv),
+                           .v = p.v(p.qkv),
+                           .out = out,
+                           .log_sum_exp = log_sum_exp},
+                          past);
     expect_near(out.numbers(), Problem::part(p.out, 0, p.out_cols(), past), 2.0 * near(), "out");
+    expect_near(log_sum_exp.numbers(), Problem::part(p.log_sum_exp, past, count), 1e-5, "sums");
   }
+}
+
+/// Every number is that of a softmax over the keys and the sink.
+TEST_P(Attention, SinksTakePartInTheSoftmax) {
+  for (const auto& shape : {ops::AttentionShape{1, 1, 1, 1, 6},
+                            {2, 9, 4, 2, 6, 4},
+                            with_values({1, 70, 6, 3, 8}, 5),
+                            {1, 33, 2, 1, 16}}) {
+    SCOPED_TRACE(shape.sequence);
+    Problem p(dtype(), shape, random_documents(shape.batch, shape.sequence, 20));
+    Matrix sinks(dtype(), 1, shape.heads, 0, 2.0), dsinks(DType::f32, 1, shape.heads);
+    sinks.set(0, 0, 60.0);  // far above all scores
+    if (shape.heads > 1) sinks.set(0, 1, -60.0);
+    const auto before = dsinks.numbers();
+    const ops::AttentionSinks call{
+        .sinks = sinks.view().reshape({shape.heads}),
+        .out = p.out,
+        .log_sum_exp = p.log_sum_exp.view().reshape({shape.batch, shape.heads, shape.sequence})};
+    p.forward(stream);
+    ops::attention_sinks(stream, call);
+    auto expected = p.plain_shape();
+    expected.sinks = sinks.numbers();
+    const auto q = p.q_numbers(p.qkv), k = p.k_numbers(p.qkv), v = p.v_numbers(p.qkv);
+    expect_near(p.out.numbers(), reference::attention(q, k, v, expected), 2.0 * near(), "out",
+                1e-20);
+    p.backward(stream);
+    const auto gradients = reference::attention_backward(p.dout.numbers(), q, k, v, expected);
+    expect_near(p.q_numbers(p.dqkv), gradients.dq, 2.0 * near(), "dq", 1e-7);
+    expect_near(p.k_numbers(p.dqkv), gradients.dk, 2.0 * near(), "dk", 1e-7);
+    expect_near(p.v_numbers(p.dqkv), gradients.dv, 2.0 * near(), "dv", 1e-7);
+    ops::attention_sinks_backward(stream, call,
+                                  {.dout = p.dout,
+                                   .dsinks = dsinks.view().reshape({shape.heads}),
+                                   .accumulate = Accumulate::yes});
+    auto of_sinks = reference::numerical_gradient(
+        [&](const reference::Numbers& each) {
+          expected.sinks = each;
+          return reference::attention(q, k, v, expected);
+        },
+        sinks.numbers(), p.dout.numbers());
+    for (std::size_t h = 0; h < of_sinks.size(); ++h) of_sinks[h] += before[h];
+    expect_near(dsinks.numbers(), of_sinks, 2.0 * near(), "dsinks");
+    EXPECT_TRUE(p.out.gaps_untouched());
+  }
+}
+
+TEST_P(Attention, SinksRefuseOtherShapes) {
+  const Problem p(dtype(), {1, 5, 4, 2, 6});
+  const Matrix three(dtype(), 1, 3), four(dtype(), 1, 4);
+  const Tensor log_sum_exp = p.log_sum_exp.view().reshape({1, 4, 5});
+  EXPECT_THROW(ops::attention_sinks(stream, {three, p.out, log_sum_exp}), std::exception);
+  EXPECT_THROW(ops::attention_sinks(stream, {four, p.out, p.log_sum_exp}), std::exception);
+  EXPECT_THROW(ops::attention_sinks_backward(stream, {four, p.out, log_sum_exp},
+                                             {.dout = p.dout, .dsinks = three}),
+               std::exception);
 }
 
 /// The planner's time for attention is that of the keys in the window.
@@ -508,7 +570,7 @@ TEST(SimulatedAttention, CostsTheVisibleKeys) {
     if (past == 0)
       ops::attention(simulated, p.call());
     else
-      ops::cached_attention(simulated, p.out, p.q(p.qkv), p.k(p.qkv), p.v(p.qkv), p.s, past);
+      ops::cached_attention(simulated, p.call(), past);
     return simulation.now();
   };
   EXPECT_DOUBLE_EQ(seconds(64, 0), seconds(0, 0));

@@ -609,6 +609,71 @@ TEST_P(Experts, ScratchOfGroupedLinearIsAsPlannedForAnyGroups) {
   ops::use_bf16_products(before);
 }
 
+TEST_P(Experts, GroupedBiasIsAddedToTheRowsOfItsExpert) {
+  const Index cols = 77;
+  for (const auto& starts : group_starts)
+    for (const auto type : {DType::f32, DType::bf16}) {
+      const Integers group(starts);
+      const Matrix y(dtype(), starts.back(), 77, 3), b(type, 4, 77);
+      auto expected = y.numbers();
+      const auto bias = b.numbers();
+      for (Index e = 0; e < 4; ++e)
+        for (auto i = static_cast<Index>(starts[e]) * cols;
+             i < static_cast<Index>(starts[e + 1]) * cols; ++i)
+          expected[i] += bias[e * cols + i % cols];
+      ops::grouped_bias(stream, y, b, group.tensor);
+      expect_near(y.numbers(), expected, near(), "y");
+      EXPECT_TRUE(y.gaps_untouched());
+    }
+}
+
+TEST_P(Experts, GroupedBiasBackwardSumsTheRowsOfEachExpert) {
+  const Index cols = 77;
+  for (const auto& starts : group_starts)
+    for (const auto accumulate : {Accumulate::no, Accumulate::yes})
+      for (const bool weighted : {false, true}) {
+        const Integers group(starts);
+        const std::int64_t rows = starts.back();
+        const Matrix dy(dtype(), rows, 77, 2), b(dtype(), 4, 77), weights(DType::f32, rows, 1);
+        const Matrix db(DType::f32, 4, 77), dweights(DType::f32, rows, 1);
+        auto sums = accumulate == Accumulate::yes ? db.numbers() : Numbers(4 * cols, 0.0);
+        auto dots = dweights.numbers();
+        const auto d = dy.numbers(), bias = b.numbers(), weight = weights.numbers();
+        for (Index e = 0; e < 4; ++e)
+          for (auto row = static_cast<Index>(starts[e]); row < static_cast<Index>(starts[e + 1]);
+               ++row)
+            for (Index i = 0; i < cols; ++i) {
+              sums[e * cols + i] += (weighted ? weight[row] : 1) * d[row * cols + i];
+              dots[row] += d[row * cols + i] * bias[e * cols + i];
+            }
+        ops::grouped_bias_backward(stream, {.dy = dy,
+                                            .starts = group.tensor,
+                                            .weights = weighted ? weights.view() : Tensor(),
+                                            .db = db,
+                                            .accumulate = accumulate,
+                                            .b = b,
+                                            .dweights = weighted ? dweights.view() : Tensor()});
+        expect_near(db.numbers(), sums, 1e-5, "db");
+        if (weighted) {
+          expect_near(dweights.numbers(), dots, 1e-5, "dweights");
+        }
+      }
+}
+
+TEST_P(Experts, GroupedBiasRefusesGroupsThatDoNotFit) {
+  const Integers group({0, 1, 2, 3, 4});
+  const Matrix y(dtype(), 4, 6), b(dtype(), 4, 6), of_three(dtype(), 3, 6), narrow(dtype(), 4, 5);
+  EXPECT_THROW(ops::grouped_bias(stream, y, of_three, group.tensor), std::exception);
+  EXPECT_THROW(ops::grouped_bias(stream, y, narrow, group.tensor), std::exception);
+  EXPECT_THROW(ops::grouped_bias(stream, y, b, Integers({0, 1, 2, 3, 5}).tensor), std::exception);
+  EXPECT_THROW(ops::grouped_bias(stream, y, b, Integers({0, 2, 1, 3, 4}).tensor), std::exception);
+  EXPECT_THROW(ops::grouped_bias_backward(stream, {.dy = y, .starts = group.tensor, .db = narrow}),
+               std::exception);
+  EXPECT_THROW(
+      ops::grouped_bias_backward(stream, {.dy = y, .starts = group.tensor, .dweights = narrow}),
+      std::exception);
+}
+
 TEST_P(Experts, GroupedLinearRefusesGroupsThatDoNotFit) {
   const Matrix w(dtype(), 2 * 3, 4), x(dtype(), 5, 4), y(dtype(), 5, 3);
   const Tensor stacked = w.view().reshape({2, 3, 4});

@@ -253,16 +253,16 @@ TEST(RopeReference, BackwardIsFiniteDifferences) {
 
 // --- Activations ---
 
-constexpr ops::Activation all_activations[] = {ops::Activation::swiglu, ops::Activation::geglu,
-                                               ops::Activation::gelu,
-                                               ops::Activation::squared_relu};
+using enum ops::Activation;
+constexpr ops::Activation all_activations[] = {swiglu, clamped_swiglu, geglu, gelu, squared_relu};
 
 TEST_P(Layers, ActivationEqualsTheReferenceAndItsFiniteDifferences) {
   for (const auto kind : all_activations)
     for (const auto& [rows, cols] : {LayerSizes{1, 6}, LayerSizes{9, 21}}) {
       SCOPED_TRACE(static_cast<int>(kind));
       const auto inputs = ops::inputs_of(kind) * cols;
-      const Matrix x(dtype(), rows, inputs, 4, 3.0), y(dtype(), rows, cols, 1);
+      const double spread = kind == clamped_swiglu ? 6.0 : 3.0;  // beyond the limits
+      const Matrix x(dtype(), rows, inputs, 4, spread), y(dtype(), rows, cols, 1);
       const Matrix c(dtype(), rows, cols), again(dtype(), rows, cols, 1);
       const auto f = [kind, n = cols](const auto& v) {
         return reference::activate(v, static_cast<reference::Index>(n), kind);
@@ -291,13 +291,16 @@ TEST_P(Layers, ActivationOfHugeNumbersIsFinite) {
     for (std::int64_t i = 0; i < inputs; ++i) x.set(0, i, i < 3 ? numbers[i] : 1.0);
     for (std::int64_t i = 0; i < 3; ++i) dy.set(0, i, 1.0);
     ops::activate(stream, y, x, kind);
-    const bool squares = kind == ops::Activation::squared_relu;
-    expect_near(y.numbers(), {0.0, squares ? 65536.0 : 256.0, 0.0}, 1e-6, "y");
+    const bool squares = kind == squared_relu, limited = kind == clamped_swiglu;
+    const double highest = squares ? 65536.0 : limited ? 14 / (1 + std::exp(-7 * 1.702)) : 256.0;
+    expect_near(y.numbers(), {0.0, highest, 0.0}, limited ? near() : 1e-6, "y");
     ops::activate_backward(stream, dx, {}, dy, x, kind);
     auto gradient = dx.numbers();
     gradient.resize(3);
     if (squares)
       expect_near(gradient, {0.0, 512.0, 0.0}, 1e-6, "dx");
+    else if (limited)
+      expect_near(gradient, {0.0, 0.0, 1.0}, 1e-6, "dx");
     else
       expect_near(gradient, {0.0, 1.0, 0.5}, 1e-6, "dx");
   }

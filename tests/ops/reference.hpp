@@ -66,6 +66,8 @@ inline double activate(double x, ops::Activation activation) {
   switch (activation) {
     case ops::Activation::swiglu:
       return x * sigmoid(x);
+    case ops::Activation::clamped_swiglu:
+      return std::min(x, 7.0) * sigmoid(1.702 * std::min(x, 7.0));
     case ops::Activation::geglu:
     case ops::Activation::gelu:
       return gelu(x);
@@ -84,7 +86,10 @@ inline Numbers activate(const Numbers& x, Index cols, ops::Activation activation
   for (Index i = 0; i < y.size(); ++i) {
     const auto at = i / cols * inputs * cols + i % cols;
     y[i] = activate(x[at], activation);
-    if (inputs == 2) y[i] *= x[at + cols];
+    if (activation == ops::Activation::clamped_swiglu)
+      y[i] *= 1 + std::clamp(x[at + cols], -7.0, 7.0);
+    else if (inputs == 2)
+      y[i] *= x[at + cols];
   }
   return y;
 }
@@ -133,6 +138,7 @@ struct Shape {
   double divisor = std::sqrt(static_cast<double>(head_dim));  ///< of scores
   double softcap = 0;                                         ///< of scores; 0: none
   Index value_dim = head_dim;
+  Numbers sinks = {};  ///< of each head; empty: none
   Index q_index(Index b, Index t, Index h) const { return query(b, t, h) * head_dim; }
   Index out_index(Index b, Index t, Index h) const { return query(b, t, h) * value_dim; }
   Index k_index(Index b, Index t, Index h) const { return key(b, t, h) * head_dim; }
@@ -163,6 +169,10 @@ inline Numbers probabilities(const Numbers& q, const Numbers& k, const Shape& s,
     p[j] /= s.divisor;
     if (s.softcap > 0) p[j] = s.softcap * std::tanh(p[j] / s.softcap);
     most = std::max(most, p[j]);
+  }
+  if (!s.sinks.empty()) {
+    most = std::max(most, s.sinks[h]);
+    total = std::exp(s.sinks[h] - most);
   }
   for (Index j = s.start(b, t); j <= s.last(t); ++j) total += p[j] = std::exp(p[j] - most);
   for (auto& x : p) x /= total;

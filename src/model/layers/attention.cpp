@@ -179,7 +179,14 @@ bool Attention::attend_cached(const BlockContext& ctx, const KeysValues& mine) {
     ops::copy(ctx.stream, now(keys), mine.keys);
     ops::copy(ctx.stream, now(values), mine.values);
     if (cache.past > 0)
-      ops::cached_attention(ctx.stream, tensors_.out, q, keys, values, shape(ctx), cache.past);
+      ops::cached_attention(ctx.stream,
+                            {.shape = shape(ctx),
+                             .q = q,
+                             .k = keys,
+                             .v = values,
+                             .out = tensors_.out,
+                             .log_sum_exp = tensors_.log_sum_exp},
+                            cache.past);
   }
   return cache.past > 0;
 }

@@ -162,8 +162,14 @@ void LatentProjection::attend_cached(const BlockContext& ctx, const Tensor& out,
   latents.kv_heads = 1;
   latents.head_dim = columns;
   latents.value_dim = latent_;
-  ops::cached_attention(ctx.stream, t.mixed, t.absorbed, cache, cache.slice_cols(0, latent_),
-                        latents, ctx.cache->past);
+  ops::cached_attention(ctx.stream,
+                        {.shape = latents,
+                         .q = t.absorbed,
+                         .k = cache,
+                         .v = cache.slice_cols(0, latent_),
+                         .out = t.mixed,
+                         .log_sum_exp = {}},
+                        ctx.cache->past);
   for (std::int64_t h = 0; h < heads_; ++h)
     linear_part(ctx, ids_.kv_b_proj, {h * kv_dim() + nope_, value_},
                 out.slice_cols(h * value_, value_), t.mixed.slice_cols(h * latent_, latent_));

@@ -6,16 +6,37 @@
 namespace llamesh::ops::cpu {
 namespace {
 
-// An activation f is described by w with f(x) = x w(x), and by f' from x and w(x).
+// An activation f is described by w with f(x) = x w(x), and by f' from x and w(x). With a gate, it
+// may limit gate and `up` first.
 
-struct Silu {
+/// f and `up` as they are.
+struct Unlimited {
+  static constexpr bool limits = false;
+};
+
+struct Silu : Unlimited {
   static Vec weight(Vec x) { return sigmoid(x); }
   /// Returns d f'(x).
   static Vec times_slope(Vec d, Vec x, Vec w) { return d * w * (1.0F + x * (1.0F - w)); }
 };
 
+/// Activation::clamped_swiglu: w(x) = sigmoid(1.702 x).
+struct ClampedSilu {
+  static constexpr bool limits = true;
+  static constexpr float limit = 7.0F, slope = 1.702F;
+
+  static Vec limited_gate(Vec x) { return x > limit ? Vec{} + limit : x; }
+  static Vec limited_up(Vec x) { return 1.0F + (x < -limit ? Vec{} - limit : limited_gate(x)); }
+  /// Returns d where the gate's or up's own value x counts, else 0.
+  static Vec gate_gradient(Vec d, Vec x) { return x > limit ? Vec{} : d; }
+  static Vec up_gradient(Vec d, Vec x) { return x < -limit ? Vec{} : gate_gradient(d, x); }
+
+  static Vec weight(Vec x) { return sigmoid(slope * x); }
+  static Vec times_slope(Vec d, Vec x, Vec w) { return d * w * (1.0F + slope * x * (1.0F - w)); }
+};
+
 /// GELU's tanh form: w(x) = (1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3).
-struct GeluTanh {
+struct GeluTanh : Unlimited {
   static constexpr float cubic = 0.044715F;
   static constexpr float twice_sqrt_2_over_pi = 1.5957691216057308F;
 
@@ -29,10 +50,21 @@ struct GeluTanh {
 };
 
 /// w(x) = max(x, 0).
-struct SquaredRelu {
+struct SquaredRelu : Unlimited {
   static Vec weight(Vec x) { return x < 0.0F ? Vec{} : x; }
   static Vec times_slope(Vec d, Vec /*x*/, Vec w) { return 2.0F * d * w; }
 };
+
+template <class F>
+Vec gate_of(Vec x) {
+  if constexpr (F::limits) return F::limited_gate(x);
+  return x;
+}
+template <class F>
+Vec up_of(Vec x) {
+  if constexpr (F::limits) return F::limited_up(x);
+  return x;
+}
 
 template <class F, bool gated, class T>
 void forward(const Tensor& out, const Tensor& x) {
@@ -42,9 +74,9 @@ void forward(const Tensor& out, const Tensor& x) {
   for_each_block(out.rows(), rows_per_block(cols), [&](std::int64_t first, std::int64_t last) {
     for (auto m = first; m < last; ++m)
       for_each_vec(cols, [&](std::int64_t i, auto lanes) {
-        const auto v = load(from[m] + i, lanes);
+        const auto v = gate_of<F>(load(from[m] + i, lanes));
         auto result = v * F::weight(v);
-        if constexpr (gated) result = result * load(from[m] + cols + i, lanes);
+        if constexpr (gated) result = result * up_of<F>(load(from[m] + cols + i, lanes));
         store(to[m] + i, result, lanes);
       });
   });
@@ -58,14 +90,21 @@ void backward(const Tensor& dx, const Tensor& out, const Tensor& dout, const Ten
   for_each_block(dout.rows(), rows_per_block(cols), [&](std::int64_t first, std::int64_t last) {
     for (auto m = first; m < last; ++m)
       for_each_vec(cols, [&](std::int64_t i, auto lanes) {
-        const auto v = load(from[m] + i, lanes);
+        const auto stored = load(from[m] + i, lanes);
+        const auto v = gate_of<F>(stored);
         const auto d = load(slope[m] + i, lanes);
         const auto w = F::weight(v);
         if constexpr (gated) {
-          const auto up = load(from[m] + cols + i, lanes);
+          const auto stored_up = load(from[m] + cols + i, lanes);
+          const auto up = up_of<F>(stored_up);
           if (out) store(again[m] + i, v * w * up, lanes);
-          store(to[m] + i, F::times_slope(d * up, v, w), lanes);
-          store(to[m] + cols + i, d * v * w, lanes);
+          auto d_gate = F::times_slope(d * up, v, w), d_up = d * v * w;
+          if constexpr (F::limits) {
+            d_gate = F::gate_gradient(d_gate, stored);
+            d_up = F::up_gradient(d_up, stored_up);
+          }
+          store(to[m] + i, d_gate, lanes);
+          store(to[m] + cols + i, d_up, lanes);
         } else {
           if (out) store(again[m] + i, v * w, lanes);
           store(to[m] + i, F::times_slope(d, v, w), lanes);
@@ -81,6 +120,8 @@ void with_activation(Activation activation, DType dtype, const Body& body) {
     switch (activation) {
       case Activation::swiglu:
         return body.template operator()<Silu, true, T>();
+      case Activation::clamped_swiglu:
+        return body.template operator()<ClampedSilu, true, T>();
       case Activation::geglu:
         return body.template operator()<GeluTanh, true, T>();
       case Activation::gelu:

@@ -11,10 +11,10 @@ namespace {
 /// Columns that a thread sums together: whole cache lines of every row.
 constexpr std::int64_t columns_per_block = 64;
 
-template <class T>
+template <class T, class B>
 void add_to_rows(const Tensor& y, const Tensor& b) {
   const Rows<T> rows(y);
-  const auto* bias = b.as<T>();
+  const auto* bias = b.as<B>();
   for_each_block(y.rows(), rows_per_block(y.cols()), [&](std::int64_t first, std::int64_t last) {
     for (auto m = first; m < last; ++m)
       for_each_vec(y.cols(), [&](std::int64_t i, auto lanes) {
@@ -44,10 +44,12 @@ void sum_columns(const Tensor& db, const Tensor& dy, Accumulate accumulate) {
 }  // namespace
 
 void add_bias(Stream& stream, Tensor y, Tensor b) {
-  expects(y.cols() == b.numel() && y.dtype() == b.dtype(), "add_bias: {} to {} columns", b.numel(),
-          y.cols());
-  stream.run(
-      [=] { with_type(y.dtype(), [&]<class T>(std::type_identity<T>) { add_to_rows<T>(y, b); }); });
+  expects(y.cols() == b.numel(), "add_bias: {} to {} columns", b.numel(), y.cols());
+  stream.run([=] {
+    with_type(y.dtype(), [&]<class T>(std::type_identity<T>) {
+      with_type(b.dtype(), [&]<class B>(std::type_identity<B>) { add_to_rows<T, B>(y, b); });
+    });
+  });
 }
 
 void column_sums(Stream& stream, Tensor db, Tensor dy, Accumulate accumulate) {

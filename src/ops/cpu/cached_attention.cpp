@@ -31,8 +31,8 @@ void score(float* scores, const T* q, Rows<const T> keys, std::int64_t n, std::i
   });
 }
 
-/// Turns scores into weights that sum to 1.
-void softmax(float* scores, std::int64_t n) {
+/// Turns scores into weights that sum to 1. Returns log(sum(exp(score))).
+float softmax(float* scores, std::int64_t n) {
   const float most = *std::max_element(scores, scores + n);
   float total = 0;
   for_each_vec(n, [&](std::int64_t t, auto lanes) {
@@ -41,6 +41,7 @@ void softmax(float* scores, std::int64_t n) {
   for (std::int64_t t = 0; t < n; ++t) total += scores[t];
   const float factor = 1.0F / total;
   for (std::int64_t t = 0; t < n; ++t) scores[t] *= factor;
+  return most + std::log(total);
 }
 
 /// out_h = sum over t of weights[h * n + t] value_t; `sums` holds group x V elements.
@@ -61,8 +62,8 @@ void mix(T* out, const float* weights, Rows<const T> values, float* sums, std::i
 }
 
 template <class T>
-void attend(Tensor out, Tensor q, Tensor keys, Tensor values, const AttentionShape& s,
-            std::int64_t past) {
+void attend(const AttentionCall& c, std::int64_t past) {
+  const AttentionShape& s = c.shape;
   const auto group = s.heads / s.kv_heads;
   const auto attend_one = [&](std::int64_t i, std::int64_t kv_head) {
     const auto end = past + i + 1;
@@ -71,11 +72,14 @@ void attend(Tensor out, Tensor q, Tensor keys, Tensor values, const AttentionSha
     const auto first = kv_head * group;
     thread_local static Scratch scratch;
     auto* scores = scratch.array<float>(group * (n + s.value_dim));
-    score(scores, Rows<const T>(q)[i] + first * s.head_dim,
-          Rows<const T>(keys).from(begin, kv_head * s.head_dim), n, group, s);
-    for (std::int64_t h = 0; h < group; ++h) softmax(scores + h * n, n);
-    mix(Rows<T>(out)[i] + first * s.value_dim, scores,
-        Rows<const T>(values).from(begin, kv_head * s.value_dim), scores + group * n, n, group,
+    score(scores, Rows<const T>(c.q)[i] + first * s.head_dim,
+          Rows<const T>(c.k).from(begin, kv_head * s.head_dim), n, group, s);
+    for (std::int64_t h = 0; h < group; ++h) {
+      const float log_sum_exp = softmax(scores + h * n, n);
+      if (c.log_sum_exp) c.log_sum_exp.as<float>()[(first + h) * s.sequence + i] = log_sum_exp;
+    }
+    mix(Rows<T>(c.out)[i] + first * s.value_dim, scores,
+        Rows<const T>(c.v).from(begin, kv_head * s.value_dim), scores + group * n, n, group,
         s.value_dim);
   };
   // Batches several heads per task while the sequence is short: waking a team would take longer
@@ -93,20 +97,16 @@ void attend(Tensor out, Tensor q, Tensor keys, Tensor values, const AttentionSha
 
 }  // namespace
 
-void cached_attention(Stream& stream, Tensor out, Tensor q, Tensor keys, Tensor values,
-                      const AttentionShape& shape, std::int64_t past) {
-  expects(shape.batch == 1 && q.rows() == shape.sequence && keys.rows() >= past + shape.sequence &&
-              keys.rows() == values.rows() && out.rows() == q.rows() &&
-              q.cols() == shape.heads * shape.head_dim &&
-              out.cols() == shape.heads * shape.value_dim &&
-              keys.cols() == shape.kv_heads * shape.head_dim &&
-              values.cols() == shape.kv_heads * shape.value_dim,
-          "cached attention: {} queries after {}, {} keys", q.rows(), past, keys.rows());
-  stream.run([=] {
-    with_type(q.dtype(), [&]<class T>(std::type_identity<T>) {
-      attend<T>(out, q, keys, values, shape, past);
-    });
-  });
+void cached_attention(Stream& stream, const AttentionCall& c, std::int64_t past) {
+  const AttentionShape& s = c.shape;
+  expects(s.batch == 1 && c.q.rows() == s.sequence && c.k.rows() >= past + s.sequence &&
+              c.k.rows() == c.v.rows() && c.out.rows() == c.q.rows() &&
+              c.q.cols() == s.heads * s.head_dim && c.out.cols() == s.heads * s.value_dim &&
+              c.k.cols() == s.kv_heads * s.head_dim && c.v.cols() == s.kv_heads * s.value_dim &&
+              (!c.log_sum_exp || c.log_sum_exp.numel() == s.heads * s.sequence),
+          "cached attention: {} queries after {}, {} keys", c.q.rows(), past, c.k.rows());
+  stream.run(
+      [=] { with_type(c.q.dtype(), [&]<class T>(std::type_identity<T>) { attend<T>(c, past); }); });
 }
 
 }  // namespace llamesh::ops::cpu

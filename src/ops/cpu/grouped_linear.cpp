@@ -1,5 +1,6 @@
 #include <cstring>
 
+#include "ops/cpu/expert_starts.hpp"
 #include "ops/cpu/gemm.hpp"
 #include "ops/cpu/kernels.hpp"
 #include "ops/cpu/typed.hpp"
@@ -10,14 +11,9 @@ namespace {
 /// Calls body(first, count, weight) for each expert: its rows, and its (out, in) part of w.
 template <class Body>
 void for_each_expert(const Tensor& w, const Tensor& starts, std::int64_t rows, const Body& body) {
-  const auto experts = w.size(0);
-  const auto* start = starts.as<std::int32_t>();
-  expects(start[0] == 0 && start[experts] == rows, "{} experts have rows {} to {} of {}", experts,
-          start[0], start[experts], rows);
-  for (std::int64_t e = 0; e < experts; ++e) {
-    expects(start[e] <= start[e + 1], "expert {} has rows {} to {}", e, start[e], start[e + 1]);
+  const auto* start = starts_of(starts, rows).data();
+  for (std::int64_t e = 0; e < w.size(0); ++e)
     body(start[e], start[e + 1] - start[e], w.slice_rows(e * w.size(1), w.size(1)));
-  }
 }
 
 void check(const Tensor& w, const Tensor& starts, const Tensor& wide, const Tensor& narrow) {

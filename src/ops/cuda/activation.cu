@@ -18,9 +18,15 @@ __device__ __forceinline__ float sigmoid(float x) {
     return __fdividef(1.0F, below);
 }
 
-// An activation f is described by w with f(x) = x w(x), and by f' from x and w(x).
+// An activation f is described by w with f(x) = x w(x), and by f' from x and w(x). With a gate, it
+// may limit gate and `up` first.
 
-struct Silu {
+/// f and `up` as they are.
+struct Unlimited {
+  static constexpr bool limits = false;
+};
+
+struct Silu : Unlimited {
   template <class T>
   static __device__ __forceinline__ float weight(float x) {
     return sigmoid<T>(x);
@@ -31,9 +37,37 @@ struct Silu {
   }
 };
 
+/// Activation::clamped_swiglu: w(x) = sigmoid(1.702 x).
+struct ClampedSilu {
+  static constexpr bool limits = true;
+  static constexpr float limit = 7.0F, slope = 1.702F;
+
+  static __device__ __forceinline__ float limited_gate(float x) {
+    return x > limit ? limit : x;  // NaN stays NaN
+  }
+  static __device__ __forceinline__ float limited_up(float x) {
+    return 1.0F + (x < -limit ? -limit : limited_gate(x));
+  }
+  /// Returns d where the gate's or up's own value x counts, else 0.
+  static __device__ __forceinline__ float gate_gradient(float d, float x) {
+    return x > limit ? 0.0F : d;
+  }
+  static __device__ __forceinline__ float up_gradient(float d, float x) {
+    return x < -limit ? 0.0F : gate_gradient(d, x);
+  }
+
+  template <class T>
+  static __device__ __forceinline__ float weight(float x) {
+    return sigmoid<T>(slope * x);
+  }
+  static __device__ __forceinline__ float times_slope(float d, float x, float w) {
+    return d * w * (1.0F + slope * x * (1.0F - w));
+  }
+};
+
 /// GELU's tanh form: w(x) = (1 + tanh(u)) / 2 = sigmoid(2 u), with u = sqrt(2 / pi) (x + 0.044715
 /// x^3).
-struct GeluTanh {
+struct GeluTanh : Unlimited {
   static constexpr float cubic = 0.044715F;
   static constexpr float twice_sqrt_2_over_pi = 1.5957691216057308F;
 
@@ -48,7 +82,7 @@ struct GeluTanh {
 };
 
 /// w(x) = max(x, 0).
-struct SquaredRelu {
+struct SquaredRelu : Unlimited {
   template <class T>
   static __device__ __forceinline__ float weight(float x) {
     return x < 0.0F ? 0.0F : x;  // NaN stays NaN
@@ -57,6 +91,21 @@ struct SquaredRelu {
     return 2.0F * d * w;
   }
 };
+
+template <class F>
+__device__ __forceinline__ float gate_of(float x) {
+  if constexpr (F::limits)
+    return F::limited_gate(x);
+  else
+    return x;
+}
+template <class F>
+__device__ __forceinline__ float up_of(float x) {
+  if constexpr (F::limits)
+    return F::limited_up(x);
+  else
+    return x;
+}
 
 /// Columns along grid x, rows along grid y.
 template <class F, bool gated, int width, class T>
@@ -69,8 +118,8 @@ __global__ void __launch_bounds__(threads)
     const auto up = gated ? load<width>(x[m] + cols + col) : Pack<width>{};
 #pragma unroll
     for (int i = 0; i < width; ++i) {
-      const float w = F::template weight<T>(values.v[i]);
-      values.v[i] *= gated ? w * up.v[i] : w;
+      const float v = gate_of<F>(values.v[i]), w = F::template weight<T>(v);
+      values.v[i] = v * (gated ? w * up_of<F>(up.v[i]) : w);
     }
     store<width>(out[m] + col, values);
   }
@@ -88,10 +137,16 @@ __global__ void __launch_bounds__(threads) backward(Rows<T> dx, Rows<T> out, Row
     auto again = values;
 #pragma unroll
     for (int i = 0; i < width; ++i) {
-      const float v = values.v[i], w = F::template weight<T>(v);
-      again.v[i] = gated ? v * (w * up.v[i]) : v * w;
-      values.v[i] = F::times_slope(gated ? d.v[i] * up.v[i] : d.v[i], v, w);
-      up.v[i] = d.v[i] * v * w;
+      const float v = gate_of<F>(values.v[i]), w = F::template weight<T>(v);
+      const float u = up_of<F>(up.v[i]);
+      again.v[i] = gated ? v * (w * u) : v * w;
+      float d_gate = F::times_slope(gated ? d.v[i] * u : d.v[i], v, w), d_up = d.v[i] * v * w;
+      if constexpr (F::limits) {
+        d_gate = F::gate_gradient(d_gate, values.v[i]);
+        d_up = F::up_gradient(d_up, up.v[i]);
+      }
+      values.v[i] = d_gate;
+      up.v[i] = d_up;
     }
     store<width>(dx[m] + col, values);
     if constexpr (gated) store<width>(dx[m] + cols + col, up);
@@ -115,6 +170,8 @@ void with_activation(Activation activation, DType dtype, std::int64_t cols, bool
       switch (activation) {
         case Activation::swiglu:
           return body.template operator()<Silu, true, width, T>();
+        case Activation::clamped_swiglu:
+          return body.template operator()<ClampedSilu, true, width, T>();
         case Activation::geglu:
           return body.template operator()<GeluTanh, true, width, T>();
         case Activation::gelu:

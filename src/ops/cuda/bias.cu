@@ -12,8 +12,8 @@ constexpr std::int64_t max_row_blocks = 528;
 constexpr int groups = 32;
 
 /// A thread keeps one element of b and adds it to every gridDim.y-th row.
-template <class T>
-__global__ void __launch_bounds__(threads) add_to_rows(Rows<T> y, const T* b, int rows, int cols) {
+template <class T, class B>
+__global__ void __launch_bounds__(threads) add_to_rows(Rows<T> y, const B* b, int rows, int cols) {
   const int col = blockIdx.x * threads + threadIdx.x;
   if (col >= cols) return;
   const float bias = load_one(b + col);
@@ -42,14 +42,15 @@ __global__ void __launch_bounds__(32 * groups)
 }  // namespace
 
 void add_bias(Stream& stream, Tensor y, Tensor b) {
-  expects(y.cols() == b.numel() && y.dtype() == b.dtype(), "add_bias: {} to {} columns", b.numel(),
-          y.cols());
+  expects(y.cols() == b.numel(), "add_bias: {} to {} columns", b.numel(), y.cols());
   if (y.numel() == 0) return;
   with_type(y.dtype(), [&]<class T>(std::type_identity<T>) {
-    launch(&add_to_rows<T>,
-           {divide_up(y.cols(), threads), std::min<std::int64_t>(y.rows(), max_row_blocks)},
-           threads, 0, stream, rows_of<T>(y), static_cast<const T*>(b.as<T>()),
-           static_cast<int>(y.rows()), static_cast<int>(y.cols()));
+    with_type(b.dtype(), [&]<class B>(std::type_identity<B>) {
+      launch(&add_to_rows<T, B>,
+             {divide_up(y.cols(), threads), std::min<std::int64_t>(y.rows(), max_row_blocks)},
+             threads, 0, stream, rows_of<T>(y), static_cast<const B*>(b.as<B>()),
+             static_cast<int>(y.rows()), static_cast<int>(y.cols()));
+    });
   });
 }
 

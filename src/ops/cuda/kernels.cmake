@@ -4,6 +4,7 @@ set(LLAMESH_CUDA_KERNELS
     src/ops/cuda/activation.cu
     src/ops/cuda/attention/attention.cu
     src/ops/cuda/attention/attention_choice.cpp
+    src/ops/cuda/attention/attention_sinks.cu
     src/ops/cuda/attention/cached_attention.cu
     src/ops/cuda/attention/cudnn_attention_absent.cpp
     src/ops/cuda/attention/latent_heads.cu
@@ -17,6 +18,7 @@ set(LLAMESH_CUDA_KERNELS
     src/ops/cuda/elementwise.cu
     src/ops/cuda/embedding.cu
     src/ops/cuda/experts.cu
+    src/ops/cuda/grouped_bias.cu
     src/ops/cuda/grouped_linear.cu
     src/ops/cuda/mma_grouped_linear.cu
     src/ops/cuda/optimizers.cu

@@ -75,6 +75,15 @@ void rope(Stream& stream, Tensor x, Tensor cos_sin, Tensor document_starts,
   move(stream, 2 * bytes_of(x) + bytes_of(table, document_starts));
 }
 
+void attention_sinks(Stream& stream, const AttentionSinks& c) {
+  move(stream, 2 * bytes_of(c.out, c.log_sum_exp));
+}
+
+void attention_sinks_backward(Stream& stream, const AttentionSinks& c,
+                              const AttentionSinksGradients& g) {
+  move(stream, bytes_of(c.out, c.log_sum_exp, g.dout));
+}
+
 void latent_heads(Stream& stream, const LatentHeads& h) {
   move(stream, bytes_of(h.kv, h.k_rope, h.k, h.v));
 }
@@ -129,6 +138,16 @@ void combine_tokens(Stream& stream, Tensor y, Tensor rows, Tensor weights, Tenso
 
 void weigh_rows_backward(Stream& stream, const WeighRowsBackwardCall& c) {
   move(stream, 2 * bytes_of(c.activated, c.d_up) + bytes_of(c.d_activated, c.weights, c.dweights));
+}
+
+void grouped_bias(Stream& stream, Tensor y, Tensor b, Tensor /*starts*/) {
+  move(stream, 2 * bytes_of(y) + bytes_of(b));
+}
+
+void grouped_bias_backward(Stream& stream, const GroupedBiasBackwardCall& c) {
+  const auto passes = static_cast<double>((c.db ? 1 : 0) + (c.dweights ? 1 : 0));
+  move(stream, passes * bytes_of(c.dy) + bytes_of(c.weights, c.db, c.b) + 2 * bytes_of(c.dweights) +
+                   if_added(c.accumulate, c.db));
 }
 
 void gate_rows(Stream& stream, Tensor y, Tensor gates) {

@@ -156,12 +156,11 @@ std::string attention_name(Stream& /*stream*/, const AttentionCall& /*call*/) {
   return "simulated";
 }
 
-void cached_attention(Stream& stream, Tensor out, Tensor q, Tensor keys, Tensor values,
-                      const AttentionShape& shape, std::int64_t past) {
-  work(stream,
-       attention_flops(shape, shape.sequence, mean_keys(shape.sequence, shape.window, past)),
-       hardware().peak(q.dtype()) * hardware().attention_forward_share,
-       bytes_of(out, q, keys, values), static_cast<double>(past + shape.sequence));
+void cached_attention(Stream& stream, const AttentionCall& c, std::int64_t past) {
+  const AttentionShape& s = c.shape;
+  work(stream, attention_flops(s, s.sequence, mean_keys(s.sequence, s.window, past)),
+       hardware().peak(c.q.dtype()) * hardware().attention_forward_share,
+       bytes_of(c.out, c.q, c.k, c.v), static_cast<double>(past + s.sequence));
 }
 
 }  // namespace llamesh::ops::simulated

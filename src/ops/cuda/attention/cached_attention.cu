@@ -22,6 +22,7 @@ template <class T>
 struct Cached {
   Rows<T> out;
   Rows<const T> q, keys, values;
+  float* log_sum_exp;  // (H, M), or null
   int group, head_dim, value_dim;
   std::int64_t past;
   float scale;
@@ -104,6 +105,8 @@ __global__ void __launch_bounds__(threads) attend(Cached<T> a) {
   float highest = no_score, sum = 0;
   for (int w = 0; w < warps; ++w) highest = fmaxf(highest, row_max[w]);
   for (int w = 0; w < warps; ++w) sum += row_sum[w] * expf(row_max[w] - highest);
+  if (a.log_sum_exp != nullptr && threadIdx.x == 0)
+    a.log_sum_exp[static_cast<std::int64_t>(head) * gridDim.x + blockIdx.x] = highest + logf(sum);
   for (int e = threadIdx.x; e < a.value_dim; e += threads) {
     float result = 0;
     for (int w = 0; w < warps; ++w)
@@ -114,26 +117,26 @@ __global__ void __launch_bounds__(threads) attend(Cached<T> a) {
 
 }  // namespace
 
-void cached_attention(Stream& stream, Tensor out, Tensor q, Tensor keys, Tensor values,
-                      const AttentionShape& shape, std::int64_t past) {
-  const auto dims = std::max(shape.head_dim, shape.value_dim);
-  expects(shape.batch == 1 && q.rows() == shape.sequence && out.rows() == q.rows() &&
-              keys.rows() >= past + shape.sequence && values.rows() == keys.rows() &&
-              q.cols() == shape.heads * shape.head_dim &&
-              out.cols() == shape.heads * shape.value_dim &&
-              keys.cols() == shape.kv_heads * shape.head_dim &&
-              values.cols() == shape.kv_heads * shape.value_dim && dims <= 32 * latent_dims,
-          "cached attention: {} queries after {}, {} keys, head dim {}, {} of a value", q.rows(),
-          past, keys.rows(), shape.head_dim, shape.value_dim);
-  if (q.numel() == 0) return;
-  with_type(q.dtype(), [&]<class T>(std::type_identity<T>) {
+void cached_attention(Stream& stream, const AttentionCall& c, std::int64_t past) {
+  const AttentionShape& s = c.shape;
+  const auto dims = std::max(s.head_dim, s.value_dim);
+  expects(s.batch == 1 && c.q.rows() == s.sequence && c.k.rows() >= past + s.sequence &&
+              c.k.rows() == c.v.rows() && c.out.rows() == c.q.rows() &&
+              c.q.cols() == s.heads * s.head_dim && c.out.cols() == s.heads * s.value_dim &&
+              c.k.cols() == s.kv_heads * s.head_dim && c.v.cols() == s.kv_heads * s.value_dim &&
+              (!c.log_sum_exp || c.log_sum_exp.numel() == s.heads * s.sequence) &&
+              dims <= 32 * latent_dims,
+          "cached attention: {} queries after {}, {} keys, head dim {}, {} of a value", c.q.rows(),
+          past, c.k.rows(), s.head_dim, s.value_dim);
+  if (c.q.numel() == 0) return;
+  with_type(c.q.dtype(), [&]<class T>(std::type_identity<T>) {
     launch(dims <= max_head_dim ? &attend<usual_dims, T> : &attend<latent_dims, T>,
-           {shape.sequence, shape.heads}, threads, (warps * shape.value_dim + 2 * warps) * 4,
-           stream,
-           Cached<T>{rows_of<T>(out), rows_of<const T>(q), rows_of<const T>(keys),
-                     rows_of<const T>(values), static_cast<int>(shape.heads / shape.kv_heads),
-                     static_cast<int>(shape.head_dim), static_cast<int>(shape.value_dim), past,
-                     1.0F / shape.score_divisor, shape.window, shape.softcap});
+           {s.sequence, s.heads}, threads, (warps * s.value_dim + 2 * warps) * 4, stream,
+           Cached<T>{rows_of<T>(c.out), rows_of<const T>(c.q), rows_of<const T>(c.k),
+                     rows_of<const T>(c.v), c.log_sum_exp ? c.log_sum_exp.as<float>() : nullptr,
+                     static_cast<int>(s.heads / s.kv_heads), static_cast<int>(s.head_dim),
+                     static_cast<int>(s.value_dim), past, 1.0F / s.score_divisor, s.window,
+                     s.softcap});
   });
 }
 
