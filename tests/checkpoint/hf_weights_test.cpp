@@ -337,6 +337,61 @@ float float8(int bits) {
   return bits < 128 ? value : -value;
 }
 
+/// Writes a folder with the tensor w (2, 64) in MXFP4, in two rows of two blocks.
+void write_mxfp4(const fs::path& folder, const Shape& blocks, const Shape& scales) {
+  std::vector<StoredTensor> tensors{{"w_blocks", "U8", blocks}, {"w_scales", "U8", scales}};
+  std::string file = safetensors_header(tensors);
+  for (std::int64_t i = 0; i < tensors[0].numel(); ++i) file.push_back(static_cast<char>(i * 37));
+  for (std::int64_t i = 0; i < tensors[1].numel(); ++i)
+    file.push_back(
+        static_cast<char>(std::array{0, 127, 254, 255}[static_cast<std::size_t>(i) % 4]));
+  write_durably(folder / "model.safetensors", file);
+}
+
+/// Returns the number with these 4 bits, by the definition of E2M1.
+float float4(int bits) {
+  const int exponent = bits >> 1 & 3, mantissa = bits & 1;
+  const float value = exponent == 0 ? static_cast<float>(mantissa) / 2
+                                    : std::ldexp(2.0F + static_cast<float>(mantissa), exponent - 2);
+  return bits < 8 ? value : -value;
+}
+
+TEST(HfWeights, Mxfp4IsOneTensor) {
+  if (test::world().size() > 1) return;
+  const test::Folder folder;
+  write_mxfp4(folder.path(), {2, 2, 16}, {2, 2});
+  const HfWeights weights(folder.path());
+  EXPECT_EQ(weights.names(), std::vector<std::string>{"w"});
+  EXPECT_TRUE(weights.has("w") && weights.is_mxfp4("w"));
+  EXPECT_EQ(weights.tensor("w").shape, (Shape{2, 64}));
+  EXPECT_EQ(weights.tensor("w").dtype, "BF16");
+  for (const std::int64_t begin : {0, 1, 31, 33, 64, 100}) {
+    std::vector<float> values(static_cast<std::size_t>(std::min<std::int64_t>(70, 128 - begin)));
+    weights.read("w", begin, values);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const auto at = static_cast<int>(begin) + static_cast<int>(i), byte = at / 2 * 37 % 256;
+      const float number = float4(at % 2 == 0 ? byte & 15 : byte >> 4);
+      const int exponent = std::array{-127, 0, 127, 0}[static_cast<std::size_t>(at / 32)];
+      if (at / 32 == 3)
+        EXPECT_TRUE(std::isnan(values[i])) << at;
+      else
+        EXPECT_EQ(values[i], std::ldexp(number, exponent)) << at;
+    }
+  }
+  const auto refused = [&](const Shape& blocks, const Shape& scales, const std::string& text) {
+    write_mxfp4(folder.path(), blocks, scales);
+    try {
+      HfWeights(folder.path()).tensor("w");
+      ADD_FAILURE() << text;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::bad_input);
+      EXPECT_NE(std::string(error.what()).find(text), std::string::npos) << error.what();
+    }
+  };
+  refused({2, 2, 16}, {4}, "'w_scales' has shape (4), but 'w_blocks' has (2, 2) blocks");
+  refused({2, 2, 8}, {2, 2}, "'w_blocks' is U8 (2, 2, 8), and its scales U8; MXFP4 has bytes, 16");
+}
+
 TEST(HfWeights, Float8TakesItsScales) {
   if (test::world().size() > 1) return;
   const test::Folder folder;

@@ -412,8 +412,8 @@ TEST(Families, NameWhatTheyDoNotCompute) {
       {"qwen3_moe", R"("num_experts": null)", "num_experts is missing"},
       {"qwen3_moe", R"("moe_intermediate_size": null)", "moe_intermediate_size is missing"},
       {"llama", R"("is_causal": false)", "is_causal is set, but not to true"},
-      {"llama", R"("quantization_config": {"quant_method": "mxfp4"})",
-       "quantization_config: quant_method is \"mxfp4\"; llamesh reads weights in fp8"},
+      {"llama", R"("quantization_config": {"quant_method": "awq"})",
+       "quantization_config: quant_method is \"awq\"; llamesh reads weights in fp8 and mxfp4, and"},
       {"gpt2", R"("num_attention_heads": 3)",
        "n_head is 6, but num_attention_heads, the same key, is 3"},
       {"llama", R"("attention_multiplier": 0.5)",
@@ -700,9 +700,9 @@ TEST(Glm4, StateDictOrdersTheDimsOfAHead) {
     std::vector<std::int64_t> ours(static_cast<std::size_t>(numel(tensor.shape)), -1);
     for (const auto& part : tensor.parts)
       for_each_stored(part, tensor.shape, {Box::whole(tensor.shape), 3, numel(tensor.shape) - 3},
-                      [&](std::int64_t begin, std::int64_t at, std::int64_t, std::int64_t count) {
-                        for (std::int64_t i = 0; i < count; ++i)
-                          ours[static_cast<std::size_t>(begin + i)] = 3 + at + i;
+                      [&](const StoredRun& run, std::int64_t at, std::int64_t) {
+                        for (std::int64_t i = 0; i < run.count; ++i)
+                          ours[static_cast<std::size_t>(run.begin + i)] = 3 + at + i;
                       });
     ours.resize(20);  // elements 0, 1 and 2 were not asked for
     EXPECT_EQ(ours, (std::vector<std::int64_t>{-1, 5,  -1, 6,  -1, 3,  4,  7,  8,  9,  //

@@ -145,10 +145,10 @@ inline std::vector<std::vector<float>> parameters_of(const Golden& golden, const
       const auto whole = Box::whole(table[part.parameter].shape);
       model::for_each_stored(
           part, stored.shape, {whole, 0, whole.numel()},
-          [&](std::int64_t begin, std::int64_t at, std::int64_t stride, std::int64_t count) {
-            for (std::int64_t i = 0; i < count; ++i)
+          [&](const model::StoredRun& run, std::int64_t at, std::int64_t stride) {
+            for (std::int64_t i = 0; i < run.count; ++i)
               to[static_cast<std::size_t>(at + i * stride)] =
-                  tensor.values[static_cast<std::size_t>(begin + i)];
+                  tensor.values[static_cast<std::size_t>(run.begin + i * run.step)];
           });
     }
   }

@@ -122,6 +122,18 @@ void to_floats(StoredType type, const std::uint8_t* from, std::span<float> value
   }
 }
 
+void from_mxfp4(const std::uint8_t* blocks, const std::uint8_t* scales, std::span<float> values) {
+  constexpr std::array<float, 16> numbers = {0,     0.5F,  1,  1.5F,  2,  3,  4,  6,
+                                             -0.0F, -0.5F, -1, -1.5F, -2, -3, -4, -6};
+  for (std::size_t i = 0; i < values.size(); i += mxfp4_block) {
+    const auto scale = scales[i / mxfp4_block];
+    const float factor = scale == 255 ? std::numeric_limits<float>::quiet_NaN()
+                                      : std::ldexp(1.0F, static_cast<int>(scale) - 127);
+    for (std::size_t j = i; j < i + mxfp4_block; ++j)
+      values[j] = factor * numbers[blocks[j / 2] >> (j % 2 * 4U) & 15U];
+  }
+}
+
 std::int64_t from_floats(StoredType type, std::span<const float> values, std::uint8_t* to) {
   switch (type) {
     case StoredType::f32:

@@ -114,49 +114,44 @@ void check_room(const fs::path& folder, const std::vector<ExportFile>& files) {
 constexpr std::int64_t block_numel = std::int64_t{4} << 20U;
 constexpr std::int64_t transposed_block_numel = std::int64_t{64} << 20U;
 
-/// Rows [first, end) of a stored tensor, (rows, row_numel) values.
+/// Indices [first, end) in a stored tensor's first dim, with row_numel values each.
 struct TensorRows {
   std::int64_t first, end, row_numel;
   std::vector<float> values;
-
-  /// Returns `count` rows from row `row` of the tensor on.
-  std::span<float> span(std::int64_t row, std::int64_t count) {
-    return std::span(values).subspan(static_cast<std::size_t>((row - first) * row_numel),
-                                     static_cast<std::size_t>(count * row_numel));
-  }
 };
+
+/// Returns what of its parameter a part has in these rows; empty: nothing.
+Box held_in(const model::StoredPart& part, const TensorRows& rows) {
+  const bool is_stacked = part.in_tensor.shape.size() == 3;
+  // Returns the number of the part's indices before an index of the tensor.
+  const auto before = [&](std::int64_t index) {
+    const auto step = is_stacked ? 1 : part.row_step;
+    const auto behind = std::max<std::int64_t>(index - part.in_tensor.begin[0], 0);
+    return std::min((behind + step - 1) / step, part.in_tensor.shape[0]);
+  };
+  const std::size_t dim = part.transposed && !is_stacked ? 1 : 0;
+  Box held = part.in_parameter;
+  held.begin[dim] += before(rows.first);
+  held.shape[dim] = before(rows.end) - before(rows.first);
+  return held;
+}
 
 /// Fills what a part of the tensor has in these rows from the parameter.
 void fill_rows(TensorRows& rows, const model::StateDictTensor& tensor,
                const model::StoredPart& part, const StoredModel& model) {
-  const auto& held = part.in_tensor;
-  // Returns the number of the part's rows before a row of the tensor.
-  const auto before = [&](std::int64_t row) {
-    const auto behind = std::max<std::int64_t>(row - held.begin[0], 0);
-    return std::min((behind + part.row_step - 1) / part.row_step, held.shape[0]);
-  };
-  const auto first = before(rows.first), count = before(rows.end) - first;
-  if (count <= 0) return;
-  const auto width = held.numel() / held.shape[0];
-  BoxRange wanted{part.in_parameter, first * width, count * width};
-  if (!part.transposed && part.row_step == 1 && width == rows.row_numel)
-    return model.read(part.parameter, wanted, rows.span(held.begin[0] + first, count));
-  if (part.transposed) {
-    const auto& from = part.in_parameter;
-    const Box columns{{from.begin[0], from.begin[1] + first}, {from.shape[0], count}};
-    wanted = {columns, 0, columns.numel()};
-  }
-  std::vector<float> values(static_cast<std::size_t>(count * width));
-  model.read(part.parameter, wanted, values);
-  const auto value = [&](std::int64_t i) {
-    return part.transposed ? values[static_cast<std::size_t>(i % width * count + i / width)]
-                           : values[static_cast<std::size_t>(i)];
-  };
-  model::for_each_run(part, tensor.shape, first * width, count * width,
-                      [&](std::int64_t begin, std::int64_t at, std::int64_t run) {
-                        auto* to = rows.values.data() + (begin - rows.first * rows.row_numel);
-                        for (std::int64_t i = 0; i < run; ++i) to[i] = value(at + i);
-                      });
+  const auto held = held_in(part, rows);
+  if (held.numel() == 0) return;
+  std::vector<float> values(static_cast<std::size_t>(held.numel()));
+  const BoxRange range{held, 0, held.numel()};
+  model.read(part.parameter, range, values);
+  model::for_each_stored(part, tensor.shape, range,
+                         [&](const model::StoredRun& run, std::int64_t at, std::int64_t stride) {
+                           auto* to =
+                               rows.values.data() + (run.begin - rows.first * rows.row_numel);
+                           const auto* from = values.data() + at;
+                           for (std::int64_t i = 0; i < run.count; ++i)
+                             to[i * run.step] = from[i * stride];
+                         });
 }
 
 void write_tensor(const StoredModel& model, const model::StateDictTensor& from, Descriptor& file,

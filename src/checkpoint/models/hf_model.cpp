@@ -34,7 +34,10 @@ HfModel::HfModel(std::filesystem::path folder, const model::ModelConfig& config,
       dict_(model::state_dict(config, table)),
       constants_(model::family_named(config.family).constants(table)),
       places_(table.parameters.size()) {
-  for (auto& tensor : dict_) tensor.name = names_(tensor.name);
+  for (auto& tensor : dict_) {
+    tensor.name = names_(tensor.name);
+    if (weights_.is_mxfp4(tensor.name)) tensor = model::with_exchanged_dims(std::move(tensor));
+  }
   for (auto& constant : constants_) constant.name = names_(constant.name);
   for (std::size_t t = 0; t < dict_.size(); ++t)
     for (std::size_t p = 0; p < dict_[t].parts.size(); ++p)
@@ -116,20 +119,21 @@ void HfModel::check_stored_head() const {
 
 void HfModel::read(model::ParameterId parameter, const BoxRange& range,
                    std::span<float> values) const {
-  std::vector<float> column;
+  std::vector<float> read;
   for (const auto& [t, p] : places_[model::index(parameter)]) {
     const auto& tensor = dict_[t];
-    model::for_each_stored(
-        tensor.parts[p], tensor.shape, range,
-        [&](std::int64_t begin, std::int64_t at, std::int64_t stride, std::int64_t count) {
-          auto to = values.subspan(static_cast<std::size_t>(at));
-          const auto length = static_cast<std::size_t>(count);
-          if (stride == 1) return weights_.read(tensor.name, begin, to.first(length));
-          column.resize(length);
-          weights_.read(tensor.name, begin, column);
-          for (std::size_t i = 0; i < length; ++i)
-            to[i * static_cast<std::size_t>(stride)] = column[i];
-        });
+    model::for_each_stored(tensor.parts[p], tensor.shape, range,
+                           [&](const model::StoredRun& run, std::int64_t at, std::int64_t stride) {
+                             auto to = values.subspan(static_cast<std::size_t>(at));
+                             const auto length = static_cast<std::size_t>(run.span());
+                             if (run.step == 1 && stride == 1)
+                               return weights_.read(tensor.name, run.begin, to.first(length));
+                             read.resize(length);
+                             weights_.read(tensor.name, run.begin, read);
+                             for (std::int64_t i = 0; i < run.count; ++i)
+                               to[static_cast<std::size_t>(i * stride)] =
+                                   read[static_cast<std::size_t>(i * run.step)];
+                           });
   }
   if (!stored_head_.empty() && parameter == table_.lm_head.weight)
     check_tied_head(parameter, range, values);

@@ -1,6 +1,6 @@
 #include "checkpoint/models/hf_weights.hpp"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -17,6 +17,7 @@ constexpr const char* whole_name = "model.safetensors";
 constexpr const char* index_name = "model.safetensors.index.json";
 constexpr std::string_view scale_suffix = "_scale_inv";
 constexpr std::string_view activation_scale = ".activation_scale";
+constexpr std::string_view blocks_suffix = "_blocks", scales_suffix = "_scales";  // of MXFP4
 
 /// Returns the shape that blocks with one scale have; empty if config.json does not say it.
 std::vector<std::int64_t> block_shape(const std::filesystem::path& folder) {
@@ -37,6 +38,23 @@ std::vector<std::int64_t> block_shape(const std::filesystem::path& folder) {
   return block->get<std::vector<std::int64_t>>();
 }
 
+/// Returns the tensor that blocks and scales in MXFP4 stand for.
+StoredTensor mxfp4_tensor(const std::string& name, const StoredTensor& blocks,
+                          const StoredTensor& scales, const std::string& folder) {
+  auto shape = blocks.shape;
+  validate(blocks.dtype == "U8" && scales.dtype == "U8" && shape.size() >= 2 &&
+               shape.back() == mxfp4_block / 2,
+           "{}: '{}' is {} ({}), and its scales {}; MXFP4 has bytes, 16 in a block", folder,
+           shown(blocks.name), excerpt(blocks.dtype), fmt::join(shape, ", "),
+           excerpt(scales.dtype));
+  shape.pop_back();
+  validate(scales.shape == shape, "{}: '{}' has shape ({}), but '{}' has ({}) blocks", folder,
+           shown(scales.name), fmt::join(scales.shape, ", "), shown(blocks.name),
+           fmt::join(shape, ", "));
+  shape.back() *= mxfp4_block;
+  return {name, std::string(name_of(StoredType::bf16)), std::move(shape)};
+}
+
 }  // namespace
 
 HfWeights::HfWeights(std::filesystem::path folder) : folder_(std::move(folder)) {
@@ -49,6 +67,7 @@ HfWeights::HfWeights(std::filesystem::path folder) : folder_(std::move(folder)) 
     open_.resize(1);
     open_[0] = std::make_unique<SafetensorsFile>(folder_ / files_[0]);
     for (const auto& tensor : open_[0]->tensors()) file_of_[tensor.name] = 0;
+    find_mxfp4();
     return;
   }
   validate(std::filesystem::exists(index, error),
@@ -73,6 +92,16 @@ void HfWeights::read_index(const std::filesystem::path& path) {
     file_of_[tensor] = entry->second;
   }
   open_.resize(files_.size());
+  find_mxfp4();
+}
+
+void HfWeights::find_mxfp4() {
+  for (const auto& [name, file] : file_of_) {
+    if (!name.ends_with(blocks_suffix)) continue;
+    auto whole = name.substr(0, name.size() - blocks_suffix.size());
+    if (file_of_.contains(whole + std::string(scales_suffix)) && !file_of_.contains(whole))
+      mxfp4_.try_emplace(std::move(whole));
+  }
 }
 
 /// Opens a file on first use, and checks that it and the index list the same tensors.
@@ -96,20 +125,47 @@ const SafetensorsFile& HfWeights::file(std::size_t index) const {
 
 std::vector<std::string> HfWeights::names() const {
   std::vector<std::string> names;
-  for (const auto& [name, place] : file_of_) names.push_back(name);
+  for (const auto& [name, tensor] : mxfp4_) names.push_back(name);
+  for (const auto& [name, place] : file_of_) {
+    const bool is_part = (name.ends_with(blocks_suffix) || name.ends_with(scales_suffix)) &&
+                         is_mxfp4(name.substr(0, name.size() - blocks_suffix.size()));
+    if (!is_part) names.push_back(name);
+  }
+  std::ranges::sort(names);
   return names;
 }
 
 const StoredTensor& HfWeights::tensor(const std::string& name) const {
+  if (const auto found = mxfp4_.find(name); found != mxfp4_.end()) {
+    if (!found->second)
+      found->second = mxfp4_tensor(name, tensor(name + std::string(blocks_suffix)),
+                                   tensor(name + std::string(scales_suffix)), folder_.string());
+    return *found->second;
+  }
   const auto place = file_of_.find(name);
   validate(place != file_of_.end(), "{} has no tensor '{}'", folder_.string(), name);
   return *file(place->second).find(name);
 }
 
 void HfWeights::read(const std::string& name, std::int64_t begin, std::span<float> values) const {
+  if (is_mxfp4(name)) return read_mxfp4(name, begin, values);
   const auto& stored = tensor(name);
   file(file_of_.at(name)).read(stored, begin, values);
   if (const auto scales = scales_of(name)) multiply(*scales, begin, values);
+}
+
+/// Reads the blocks that hold the values.
+void HfWeights::read_mxfp4(const std::string& name, std::int64_t begin,
+                           std::span<float> values) const {
+  if (values.empty()) return;
+  const auto first = begin / mxfp4_block, end = (begin + std::ssize(values) - 1) / mxfp4_block + 1;
+  std::vector<std::uint8_t> scales(static_cast<std::size_t>(end - first));
+  std::vector<std::uint8_t> blocks(scales.size() * mxfp4_block / 2);
+  read_bytes(name + std::string(scales_suffix), first, scales);
+  read_bytes(name + std::string(blocks_suffix), first * mxfp4_block / 2, blocks);
+  std::vector<float> whole(scales.size() * mxfp4_block);
+  from_mxfp4(blocks.data(), scales.data(), whole);
+  std::copy_n(whole.begin() + begin - first * mxfp4_block, values.size(), values.begin());
 }
 
 bool HfWeights::is_scale(const std::string& name) const {

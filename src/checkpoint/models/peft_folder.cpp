@@ -76,8 +76,8 @@ std::vector<float> read_tensor(const StoredModel& model, const model::StateDictT
   for (const auto& part : tensor.parts)
     model::for_each_stored(
         part, tensor.shape, {whole, 0, whole.numel()},
-        [&](std::int64_t begin, std::int64_t at, std::int64_t /*stride*/, std::int64_t count) {
-          std::copy_n(ours.begin() + at, count, values.begin() + begin);
+        [&](const model::StoredRun& run, std::int64_t at, std::int64_t /*stride*/) {
+          std::copy_n(ours.begin() + at, run.count, values.begin() + run.begin);
         });
   return values;
 }
@@ -169,9 +169,9 @@ void PeftFolder::read(model::ParameterId parameter, const BoxRange& range,
   for (const auto& part : tensor.parts)
     model::for_each_stored(
         part, tensor.shape, range,
-        [&](std::int64_t begin, std::int64_t at, std::int64_t /*stride*/, std::int64_t count) {
-          file_.read(stored, begin,
-                     values.subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(count)));
+        [&](const model::StoredRun& run, std::int64_t at, std::int64_t /*stride*/) {
+          const auto to = values.subspan(static_cast<std::size_t>(at));
+          file_.read(stored, run.begin, to.first(static_cast<std::size_t>(run.count)));
         });
 }
 

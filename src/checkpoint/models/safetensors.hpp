@@ -47,6 +47,13 @@ void to_floats(StoredType type, const std::uint8_t* from, std::span<float> value
 /// number of finite values that overflowed to infinity.
 std::int64_t from_floats(StoredType type, std::span<const float> values, std::uint8_t* to);
 
+/// Numbers that share a scale in MXFP4.
+inline constexpr std::int64_t mxfp4_block = 32;
+/// Sets `values` to the numbers in blocks of MXFP4, two in a byte, the lower half first: E2M1 (a
+/// sign, 2 bits for the exponent, 1 for the mantissa) times the block's scale, E8M0 (a power of
+/// two; 255 is NaN).
+void from_mxfp4(const std::uint8_t* blocks, const std::uint8_t* scales, std::span<float> values);
+
 /// A tensor's entry in the header.
 struct StoredTensor {
   std::string name;

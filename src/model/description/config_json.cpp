@@ -78,11 +78,13 @@ const Family& family_of(const ConfigKeys& keys) {
 ModelConfig read_model(const Json& json, const std::string& name) {
   const ConfigKeys keys(json, name);
   const auto& family = family_of(keys);
-  if (keys.has("quantization_config"))
-    validate(keys.object("quantization_config").text("quant_method") == "fp8",
-             "{}: quantization_config: quant_method is {}; llamesh reads weights in fp8 and those "
-             "that are not quantized",
+  if (keys.has("quantization_config")) {
+    const auto method = keys.object("quantization_config").text("quant_method");
+    validate(method == "fp8" || method == "mxfp4",
+             "{}: quantization_config: quant_method is {}; llamesh reads weights in fp8 and mxfp4, "
+             "and those that are not quantized",
              name, keys.object("quantization_config").shown("quant_method"));
+  }
   validate(!keys.is_null("is_causal") && keys.flag("is_causal", true),
            "{}: is_causal is set, but not to true; llamesh trains causal models only", name);
   ModelConfig c;

@@ -29,7 +29,7 @@ std::optional<float> constant(Initial initial) {
 std::optional<std::size_t> divided_dim(const Parameter& parameter) {
   if (parameter.blocks.count == 0) return {};
   if (is_stacked(parameter.role))
-    return std::size_t{parameter.role == Role::expert_column ? 1U : 2U};
+    return std::size_t{parameter.role == Role::expert_column ? 1U : 2U};  // of an expert_bias: none
   if (parameter.role != Role::row) return 0;
   return parameter.shape.size() > 1 ? std::optional<std::size_t>(1) : std::nullopt;
 }

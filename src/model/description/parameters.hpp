@@ -47,23 +47,26 @@ enum class Role : std::uint8_t {
   latent,       ///< on the way to a latent, or its norm, whole: likewise
   coefficient,  ///< (1), of an activation: every tensor rank has the gradient by its own features
   replicated,   ///< whole on every tensor rank, which all compute its whole gradient
-  router,       ///< (N, D), whole: every tensor rank has the gradient by its part of each expert
+  router,       ///< (N, D), whole, bias included: every tensor rank has the gradient by its part of
+                ///< each expert
   selection_bias,  ///< (N), of a router, whole: chosen by, but without a gradient
   gate,            ///< (1, D), of a shared expert: likewise
   adapter,  ///< a LoRA matrix, whole: every tensor rank has the gradient by its part of the layer
-  expert_column,  ///< (N, out, in), one matrix per expert: like `column`, by dim 1
+  expert_column,  ///< (N, out, in), one matrix per expert: like `column`, by dim 1, bias included
   expert_row,     ///< (N, out, in): like `row`, by dim 2
+  expert_bias,    ///< (N, out), of an expert_row, whole: the first tensor rank adds it
 };
 /// Returns true if dim 0 of such a parameter counts experts, which an expert axis divides.
 constexpr bool is_stacked(Role role) {
-  return role == Role::expert_column || role == Role::expert_row;
+  return role == Role::expert_column || role == Role::expert_row || role == Role::expert_bias;
 }
 
 /// Returns true if every tensor rank has such a parameter whole, and the gradient by its own part
 /// of the layer.
 constexpr bool has_partial_gradient(Role role) {
   return role == Role::per_head || role == Role::latent || role == Role::coefficient ||
-         role == Role::router || role == Role::gate || role == Role::adapter;
+         role == Role::router || role == Role::gate || role == Role::adapter ||
+         role == Role::expert_bias;
 }
 
 /// Returns true if such a parameter is fp32 whatever the compute dtype.
@@ -96,8 +99,10 @@ struct Parameter {
   std::int64_t numel() const { return llamesh::numel(shape); }
   /// Returns the number of elements that a token takes.
   std::int64_t active_numel() const { return numel() / taken.of * taken.count; }
-  /// Weight decay applies to matrices, and stacks of them, only.
-  bool decays() const { return shape.size() >= 2; }
+  /// Returns true for a matrix, and a stack of matrices.
+  bool is_matrix() const { return shape.size() >= (is_stacked(role) ? 3U : 2U); }
+  /// Weight decay applies to matrices only.
+  bool decays() const { return is_matrix(); }
 };
 
 /// The dim that divides among tensor ranks. Pure.

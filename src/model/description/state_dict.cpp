@@ -7,26 +7,61 @@
 namespace llamesh::model {
 namespace {
 
-/// Visits a transposed part: a row of the tensor is a column of the parameter.
+/// Visits a transposed part: a row of the tensor's matrix is a column of the parameter's.
 void visit_columns(const StoredPart& part, const Shape& shape, const BoxRange& range,
                    const VisitStored& visit) {
   const auto& held = part.in_parameter;
   const auto& box = range.box;
-  const std::int64_t width = box.shape[1];
-  const std::int64_t first_col = std::max(held.begin[1], box.begin[1]);
-  const std::int64_t end_col = std::min(held.begin[1] + held.shape[1], box.begin[1] + width);
+  const auto R = box.shape.size() - 2, C = R + 1;  // dims of the parameter's rows and columns
+  const std::int64_t width = box.shape[C];
+  std::int64_t matrix = 0, stored_matrix = 0;  // of a stack
+  if (R > 0) {
+    matrix = held.begin[0] - box.begin[0];
+    stored_matrix = part.in_tensor.begin[0];
+    if (matrix < 0 || matrix >= box.shape[0]) return;
+  }
+  const std::int64_t begin = range.begin - matrix * box.shape[R] * width;  // within the matrix
+  const std::int64_t first_col = std::max(held.begin[C], box.begin[C]);
+  const std::int64_t end_col = std::min(held.begin[C] + held.shape[C], box.begin[C] + width);
   for (std::int64_t col = first_col; col < end_col; ++col) {
-    const std::int64_t c = col - box.begin[1];
-    // Rows r of the box with r * width + c in [range.begin, range.begin + range.count).
-    const std::int64_t before = std::max<std::int64_t>(range.begin - c, 0);
-    const std::int64_t beyond = std::max<std::int64_t>(range.begin + range.count - c, 0);
-    const std::int64_t first = std::max((before + width - 1) / width, held.begin[0] - box.begin[0]);
-    const std::int64_t end =
-        std::min((beyond + width - 1) / width, held.begin[0] + held.shape[0] - box.begin[0]);
+    const std::int64_t c = col - box.begin[C];
+    // Rows r of the box with r * width + c in [begin, begin + range.count).
+    const std::int64_t before = std::max<std::int64_t>(begin - c, 0);
+    const std::int64_t beyond = std::max<std::int64_t>(begin + range.count - c, 0);
+    const std::int64_t first = std::max((before + width - 1) / width, held.begin[R] - box.begin[R]);
+    const std::int64_t end = std::min(
+        {(beyond + width - 1) / width, box.shape[R], held.begin[R] + held.shape[R] - box.begin[R]});
     if (first >= end) continue;
-    const std::int64_t tensor_row = part.in_tensor.begin[0] + col - held.begin[1];
-    const std::int64_t tensor_col = part.in_tensor.begin[1] + box.begin[0] + first - held.begin[0];
-    visit(tensor_row * shape[1] + tensor_col, first * width + c - range.begin, width, end - first);
+    const std::int64_t tensor_row = part.in_tensor.begin[R] + col - held.begin[C];
+    const std::int64_t tensor_col =
+        part.in_tensor.begin[C] + (box.begin[R] + first - held.begin[R]) * part.column_step;
+    visit({(stored_matrix * shape[R] + tensor_row) * shape[C] + tensor_col, part.column_step,
+           end - first},
+          first * width + c - begin, width);
+  }
+}
+
+/// Visits elements [first, first + count) of a part that is not transposed. `to`: where the first
+/// is in the range.
+void visit_rows(const StoredPart& part, const Shape& shape, std::int64_t first, std::int64_t count,
+                std::int64_t to, const VisitStored& visit) {
+  if (part.row_step == 1 && part.column_step == 1)
+    return for_each_run(shape, BoxRange{part.in_tensor, first, count},
+                        [&](std::int64_t begin, std::int64_t at, std::int64_t run) {
+                          visit({begin, 1, run}, to + at, 1);
+                        });
+  const auto& [from, size] = part.in_tensor;
+  const bool is_vector = shape.size() == 1;  // one column
+  const auto columns = is_vector ? 1 : size.back(), stored_columns = is_vector ? 1 : shape.back();
+  const auto first_column = is_vector ? 0 : from.back();
+  const auto first_row = shape.size() == 3 ? from[0] * shape[1] + from[1] : from[0];
+  for (std::int64_t at = 0; at < count;) {
+    const auto row = first_row + (first + at) / columns * part.row_step;
+    const auto column = (first + at) % columns;
+    const auto run = std::min(columns - column, count - at);
+    visit({row * stored_columns + first_column + column * part.column_step, part.column_step, run},
+          to + at, 1);
+    at += run;
   }
 }
 
@@ -39,9 +74,31 @@ void StateDictBuilder::plain(ParameterId id) {
 }
 
 void StateDictBuilder::transposed(ParameterId id) {
+  interleaved(table_[id].name, id, {.place = 0, .of = 1});
+}
+
+void StateDictBuilder::interleaved(const std::string& name, ParameterId id, const Turn& turn) {
   const auto& p = table_[id];
-  const Shape stored{p.shape[1], p.shape[0]};
-  dict_.push_back({p.name, stored, {{Box::whole(stored), id, Box::whole(p.shape), true}}});
+  StateDictTensor stored{name, p.shape, {}};
+  const auto add = [&](const Box& held) {
+    StoredPart part{.in_tensor = held, .parameter = id, .in_parameter = held};
+    part.transposed = p.is_matrix();
+    if (part.transposed)
+      for (auto* dims : {&part.in_tensor.begin, &part.in_tensor.shape})
+        std::swap((*dims)[dims->size() - 2], dims->back());
+    part.in_tensor.begin.back() = turn.place;
+    part.column_step = turn.of;
+    stored.parts.push_back(part);
+  };
+  const auto whole = Box::whole(p.shape);
+  if (p.shape.size() < 3) add(whole);
+  for (std::int64_t i = 0; p.shape.size() == 3 && i < p.shape[0]; ++i)
+    add({{i, 0, 0}, {1, p.shape[1], p.shape[2]}});
+  if (p.is_matrix()) std::swap(stored.shape[stored.shape.size() - 2], stored.shape.back());
+  stored.shape.back() *= turn.of;
+  if (turn.place == 0) return dict_.push_back(std::move(stored));
+  auto& parts = std::ranges::find(dict_, name, &StateDictTensor::name)->parts;
+  parts.insert(parts.end(), stored.parts.begin(), stored.parts.end());
 }
 
 /// Returns the tensor `name`, which grows along `dim`; adds an empty one for parts with that shape.
@@ -135,16 +192,16 @@ StateDict plain_state_dict(const ParameterTable& table) {
   return dict.take();
 }
 
-void for_each_run(const StoredPart& part, const Shape& shape, std::int64_t first,
-                  std::int64_t count, const VisitRun& visit) {
-  if (part.row_step == 1) return for_each_run(shape, BoxRange{part.in_tensor, first, count}, visit);
-  const auto width = part.in_tensor.numel() / part.in_tensor.shape[0];
-  for (std::int64_t at = 0; at < count;) {
-    const auto row = (first + at) / width, col = (first + at) % width;
-    const auto run = std::min(width - col, count - at);
-    visit((part.in_tensor.begin[0] + row * part.row_step) * width + col, at, run);
-    at += run;
+StateDictTensor with_exchanged_dims(StateDictTensor tensor) {
+  const auto exchange = [](Shape& shape) { std::swap(shape[shape.size() - 2], shape.back()); };
+  exchange(tensor.shape);
+  for (auto& part : tensor.parts) {
+    exchange(part.in_tensor.begin);
+    exchange(part.in_tensor.shape);
+    std::swap(part.row_step, part.column_step);
+    part.transposed = !part.transposed;
   }
+  return tensor;
 }
 
 void for_each_stored(const StoredPart& part, const Shape& shape, const BoxRange& range,
@@ -152,10 +209,7 @@ void for_each_stored(const StoredPart& part, const Shape& shape, const BoxRange&
   if (part.transposed) return visit_columns(part, shape, range, visit);
   const BoxRange held{part.in_parameter, 0, part.in_parameter.numel()};
   for_each_shared(held, range, [&](std::int64_t from, std::int64_t to, std::int64_t count) {
-    for_each_run(part, shape, from, count,
-                 [&](std::int64_t begin, std::int64_t at, std::int64_t run) {
-                   visit(begin, to + at, 1, run);
-                 });
+    visit_rows(part, shape, from, count, to, visit);
   });
 }
 

@@ -11,15 +11,17 @@
 namespace llamesh::model {
 
 /// A part of a stored tensor and the part of a parameter that it holds. Both parts have the same
-/// elements in row-major order. If `transposed`, both are matrices, and one is the other's
-/// transpose.
+/// elements in row-major order. If `transposed`, both are matrices, each perhaps one of a stack,
+/// and one is the other's transpose.
 struct StoredPart {
-  Box in_tensor;
+  Box in_tensor;  ///< its shape counts the part's own rows and columns, whatever their step
   ParameterId parameter;
   Box in_parameter;
   bool transposed = false;
   /// Rows of the tensor from one of the part's rows to its next. If it is not 1, rows are whole.
   std::int64_t row_step = 1;
+  /// Likewise columns, i.e. elements in the last dim.
+  std::int64_t column_step = 1;
 };
 
 /// A tensor in a Hugging Face folder.
@@ -37,8 +39,13 @@ struct StoredConstant {
 
 /// How a family's folders store the parameters of a table, tensor by tensor in the order in which
 /// an export writes them. It expresses renamed, transposed, fused (several parts of one tensor) and
-/// stacked tensors (several parts of one parameter), and rows in another order.
+/// stacked tensors (several parts of one parameter), and rows and columns in another order.
 using StateDict = std::vector<StateDictTensor>;
+
+/// One of several that take turns in a tensor's last dim.
+struct Turn {
+  std::int64_t place, of;
+};
 
 /// Which dims of a head of E a folder's model rotates together, of the first r.
 enum class RotaryPairs : std::uint8_t {
@@ -66,8 +73,11 @@ class StateDictBuilder {
 
   /// Stores a parameter by its name, as it is.
   void plain(ParameterId id);
-  /// Stores a matrix by its name, transposed.
+  /// Stores a matrix, or each of a stack, by its name, transposed.
   void transposed(ParameterId id);
+  /// Stores a stack of matrices, each transposed, or of vectors (N, out) in the tensor `name`, in
+  /// whose last dim parameters of the same shape take turns.
+  void interleaved(const std::string& name, ParameterId id, const Turn& turn);
   /// Stores a matrix or vector behind the parts of the tensor `name` so far: in further rows, or if
   /// it is `transposed`, in further columns.
   void fused(const std::string& name, ParameterId id, bool transposed);
@@ -93,18 +103,19 @@ class StateDictBuilder {
 /// Returns the dict of a folder that has each parameter by its name in the table, as it is.
 StateDict plain_state_dict(const ParameterTable& table);
 
-/// Visits elements [first, first + count) of a part, in the order of the tensor, in runs that are
-/// contiguous in it. `shape` is the tensor's. visit(begin, at, count): tensor elements [begin,
-/// begin
-/// + count) are the part's from first + at on. Pure.
-void for_each_run(const StoredPart& part, const Shape& shape, std::int64_t first,
-                  std::int64_t count, const VisitRun& visit);
+/// Stores the same values with the tensor's last two dims exchanged. Rows keep their step.
+StateDictTensor with_exchanged_dims(StateDictTensor tensor);
 
-/// Visits the elements that `range` of a parameter shares with `part`, in runs that are contiguous
-/// in the tensor, of `shape`. visit(begin, at, stride, count): tensor elements [begin, begin +
-/// count) are range elements at, at + stride, … Pure.
-using VisitStored = std::function<void(std::int64_t begin, std::int64_t at, std::int64_t stride,
-                                       std::int64_t count)>;
+/// Elements begin, begin + step, … of a tensor, `count` of them.
+struct StoredRun {
+  std::int64_t begin, step, count;
+  /// Returns the elements from the first to the last, those between included.
+  std::int64_t span() const { return (count - 1) * step + 1; }
+};
+
+/// Visits the elements that `range` of a parameter shares with `part`, in runs of the tensor, of
+/// `shape`. visit(run, at, stride): the run's elements are range elements at, at + stride, … Pure.
+using VisitStored = std::function<void(const StoredRun& run, std::int64_t at, std::int64_t stride)>;
 void for_each_stored(const StoredPart& part, const Shape& shape, const BoxRange& range,
                      const VisitStored& visit);
 
