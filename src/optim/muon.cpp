@@ -88,7 +88,7 @@ void symmetric_product(device::Stream& stream, const Tensor& y, const Tensor& x,
 bool is_hidden_matrix(const model::Parameter& parameter) {
   using enum model::Role;
   const bool linear = parameter.role == column || parameter.role == row;
-  return (linear && parameter.shape.size() == 2) || model::is_stacked(parameter.role);
+  return (linear || model::is_stacked(parameter.role)) && parameter.is_matrix();
 }
 
 void check_muon(const sharding::ShardLayout& layout, sharding::Offload offload) {

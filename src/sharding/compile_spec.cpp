@@ -189,9 +189,13 @@ const char* SpecCompiler::fitting_dims(ParameterId id) const {
     case router:
       return "a router's weight is whole along it: [shard, null]";
     case expert_column:
+      if (!parameter.is_matrix())
+        return has_experts ? "write [[expert, shard], tensor]" : "write [shard, tensor]";
       return has_experts ? "write [expert, tensor, shard]" : "write [null, tensor, shard]";
     case expert_row:
       return has_experts ? "write [expert, shard, tensor]" : "write [null, shard, tensor]";
+    case expert_bias:
+      return has_experts ? "write [expert, shard]" : "write [shard, null]";
     default:
       break;
   }

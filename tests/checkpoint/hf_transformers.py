@@ -146,6 +146,41 @@ def check_float8(llamesh, work, name, whole, block=(16, 12)):
     assert "quantization_config" not in pathlib.Path(f"{folder}.read/config.json").read_text()
 
 
+def check_mxfp4(llamesh, work):
+    """llamesh reads experts in MXFP4 as transformers does. The numbers are random; sizes are multiples of a block's."""
+    from safetensors.torch import load_file, save_file
+
+    folder = pathlib.Path(f"{work}/mxfp4")
+    config = transformers.GptOssConfig(hidden_size=64, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
+                                       num_key_value_heads=2, head_dim=8, num_local_experts=4, num_experts_per_tok=2,
+                                       vocab_size=54, pad_token_id=None)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    model.save_pretrained(folder)
+    stored = load_file(folder / "model.safetensors")
+    torch.manual_seed(1)
+    for name, tensor in list(stored.items()):
+        if not name.endswith("_proj"):
+            continue
+        del stored[name]
+        experts, inputs, outputs = tensor.shape
+        blocks = (experts, outputs, inputs // 32)
+        stored[f"{name}_blocks"] = torch.randint(256, (*blocks, 16), dtype=torch.uint8)
+        stored[f"{name}_scales"] = torch.randint(100, 130, blocks, dtype=torch.uint8)
+    save_file(stored, folder / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
+    (folder / "config.json").write_text(json.dumps(config))
+    convert(llamesh, 2, f"hf:{folder}", f"{folder}.checkpoint")
+    convert(llamesh, 2, f"{folder}.checkpoint", f"hf:{folder}.read")
+    dequantized = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.bfloat16, quantization_config=transformers.Mxfp4Config(dequantize=True))
+    read = load_file(f"{folder}.read/model.safetensors")
+    for name, parameter in dequantized.named_parameters():
+        assert torch.equal(read[name].float(), parameter.float()), name
+    assert len(read) == len(list(dequantized.named_parameters())), set(read)
+    return len(read)
+
+
 def main(llamesh):
     models = {"gqa_8_2": 1, "tied_4_2": 2, "llama3_rope": 1}
     odd = golden / "hf" / "tied_6_3"  # hidden size no multiple of the heads: 5.4 warns on export
@@ -166,11 +201,14 @@ def main(llamesh):
              "apertus": "Apertus", "qwen2_moe": "Qwen2Moe", "olmoe": "Olmoe", "glm4_moe": "Glm4Moe",
              "minimax_m2": "MiniMaxM2", "glm": "Glm", "gemma2": "Gemma2", "cohere": "Cohere", "cohere2": "Cohere2",
              "longrope": "Phi3", "shortrope": "Phi3", "ministral3": "Ministral3",
-             "granite4": "GraniteMoeHybrid", "deepseek_v2": "DeepseekV2", "deepseek_v3": "DeepseekV3", "glm4_moe_lite": "Glm4MoeLite"}
+             "granite4": "GraniteMoeHybrid", "deepseek_v2": "DeepseekV2", "deepseek_v3": "DeepseekV3", "glm4_moe_lite": "Glm4MoeLite",
+             "gpt_oss": "GptOss"}
     newer = [name for name, prefix in newer.items() if hasattr(transformers, f"{prefix}Config")]
     models |= dict.fromkeys(newer, 2)
     families += tuple(newer)
     with tempfile.TemporaryDirectory() as work:
+        if "gpt_oss" in newer:
+            check_mxfp4(llamesh, work)
         check_float8(llamesh, work, "gqa_8_2", whole="q_proj")
         check_float8(llamesh, work, "deepseek_v3", whole="q_b_proj")  # whose rows are in another order
         worst = max(check(llamesh, name, ranks, work) for name, ranks in models.items())

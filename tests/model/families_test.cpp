@@ -3,9 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "core/error.hpp"
 #include "model/description/config_json.hpp"
@@ -24,8 +27,9 @@ std::string config_of(const std::string& family, const std::string& more = "") {
                 "num_attention_heads": 6, "num_key_value_heads": 2, "vocab_size": 101})");
   json["architectures"] = {f.architecture};
   json["model_type"] = f.name;
-  const char* const with_head_dim[] = {"qwen3", "gemma", "gemma2",   "gemma3_text", "seed_oss",
-                                       "glm",   "glm4",  "ernie4_5", "minimax_m2",  "ministral3"};
+  const char* const with_head_dim[] = {"qwen3",      "gemma",      "gemma2", "gemma3_text",
+                                       "seed_oss",   "glm",        "glm4",   "ernie4_5",
+                                       "minimax_m2", "ministral3", "gpt_oss"};
   if (std::ranges::find(with_head_dim, family) != std::end(with_head_dim)) json["head_dim"] = 8;
   if (family == "olmo3" || family == "cohere") json["rope_theta"] = 5e5;
   if (family == "granitemoehybrid")
@@ -39,6 +43,10 @@ std::string config_of(const std::string& family, const std::string& more = "") {
                                {"factor", 16.0},
                                {"original_max_position_embeddings", 32},
                                {"llama_4_scaling_beta", 0.1}};
+  if (family == "gpt_oss")
+    json["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 32.0},
+                            {"beta_fast", 32.0},   {"beta_slow", 1.0},
+                            {"truncate", false},   {"original_max_position_embeddings", 4096}};
   const bool latent = f.keys.contains("kv_lora_rank"),
              counts_shared = latent || family == "glm4_moe";
   if (latent)
@@ -52,7 +60,7 @@ std::string config_of(const std::string& family, const std::string& more = "") {
                  {"topk_group", 1},
                  {"first_k_dense_replace", 1}});
   if (f.keys.contains("num_experts")) {
-    const bool local = family == "mixtral" || family == "minimax_m2";
+    const bool local = family == "mixtral" || family == "minimax_m2" || family == "gpt_oss";
     const auto* name = counts_shared ? "n_routed_experts"
                        : local       ? "num_local_experts"
                                      : "num_experts";
@@ -312,6 +320,9 @@ TEST(Families, WriteWhatTheyRead) {
       {"kimi_k2",
        R"("num_nextn_predict_layers": 0, "moe_layer_freq": 1, "seq_aux": true, "aux_loss_alpha": 0.001)"},
       {"glm4_moe_lite", R"("mlp_layer_types": ["sparse", "dense", "sparse"])"},
+      {"gpt_oss", R"("sliding_window": 24, "attention_bias": false, "output_router_logits": true,
+                     "router_aux_loss_coef": 0.9, "swiglu_limit": 7.0, "initial_context_length": 4096,
+                     "experts_per_token": 2, "quantization_config": {"quant_method": "mxfp4"})"},
       {"apertus", R"("rope_scaling": {"rope_type": "default"}, "attention_bias": true)"},
       {"gpt2", R"("n_inner": 99, "attn_pdrop": 0, "resid_pdrop": 0, "embd_pdrop": 0)"}};
   for (const auto& [family, more] : models) {
@@ -414,6 +425,9 @@ TEST(Families, NameWhatTheyDoNotCompute) {
       {"llama", R"("is_causal": false)", "is_causal is set, but not to true"},
       {"llama", R"("quantization_config": {"quant_method": "awq"})",
        "quantization_config: quant_method is \"awq\"; llamesh reads weights in fp8 and mxfp4, and"},
+      {"gpt_oss", R"("swiglu_limit": 6.0)", "swiglu_limit is 6.0; llamesh computes 7 only"},
+      {"gpt_oss", R"("swiglu_alpha": 1.5)", "swiglu_alpha is 1.5; llamesh computes 1.702 only"},
+      {"gpt_oss", R"("rope_scaling": null)", "rope_scaling and rope_parameters are missing"},
       {"gpt2", R"("num_attention_heads": 3)",
        "n_head is 6, but num_attention_heads, the same key, is 3"},
       {"llama", R"("attention_multiplier": 0.5)",
@@ -610,8 +624,9 @@ TEST(Families, UnknownOnesAreToldWhichAreKnown) {
         "ApertusForCausalLM, NemotronForCausalLM, Starcoder2ForCausalLM, GemmaForCausalLM, "
         "Gemma2ForCausalLM, Gemma3ForCausalLM, MixtralForCausalLM, Qwen2MoeForCausalLM, "
         "Qwen3MoeForCausalLM, "
-        "OlmoeForCausalLM, Glm4MoeForCausalLM, MiniMaxM2ForCausalLM, DeepseekV2ForCausalLM, "
-        "DeepseekV3ForCausalLM, Glm4MoeLiteForCausalLM, GPT2LMHeadModel, and the "
+        "OlmoeForCausalLM, Glm4MoeForCausalLM, MiniMaxM2ForCausalLM, GptOssForCausalLM, "
+        "DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Glm4MoeLiteForCausalLM, GPT2LMHeadModel, "
+        "and the "
         "language model of Gemma3ForConditionalGeneration, Mistral3ForConditionalGeneration");
   }
 }
@@ -728,6 +743,72 @@ TEST(Mixtral, StateDictIsTransformers) {
                        "gate.weight 2x48", "experts.0.w1.weight 80x48", "experts.1.w1.weight 80x48",
                        "experts.0.w3.weight 80x48", "experts.1.w3.weight 80x48",
                        "experts.0.w2.weight 48x80", "experts.1.w2.weight 48x80"}));
+}
+
+/// Returns which elements of parameters a tensor holds, as PARAMETER:INDEX, read in two ranges.
+std::vector<std::string> held_by(const StateDictTensor& tensor, const ParameterTable& table) {
+  std::vector<std::string> held(static_cast<std::size_t>(numel(tensor.shape)), "nothing");
+  for (const auto& part : tensor.parts) {
+    const auto& p = table[part.parameter];
+    const auto name = p.name.substr(p.name.rfind('.') + 1);
+    const auto whole = Box::whole(p.shape);
+    for (const auto& [begin, end] :
+         {std::pair<std::int64_t, std::int64_t>(0, 5), {5, whole.numel()}})
+      for_each_stored(
+          part, tensor.shape, {whole, begin, end - begin},
+          [&, first = begin](const StoredRun& run, std::int64_t at, std::int64_t stride) {
+            for (std::int64_t i = 0; i < run.count; ++i)
+              held[static_cast<std::size_t>(run.begin + i * run.step)] =
+                  fmt::format("{}:{}", name, first + at + i * stride);
+          });
+  }
+  return held;
+}
+
+/// A folder has each expert's matrices transposed, and in a row gate and up in turn. In MXFP4, they
+/// are not transposed.
+TEST(GptOss, StateDictInterleavesGateAndUp) {
+  auto c = config("gpt_oss", R"("num_local_experts": 2)");
+  c.hidden_size = 3;
+  c.intermediate_size = 2;
+  c.num_hidden_layers = 1;
+  c.layer_types = {"full_attention"};
+  const auto table = parameter_table(c.resolved());
+  std::map<std::string, StateDictTensor> tensors;
+  std::int64_t all = 0;
+  for (auto& tensor : state_dict(c, table)) {
+    all += numel(tensor.shape);
+    if (const auto at = tensor.name.find("experts."); at != std::string::npos)
+      tensors[tensor.name.substr(at + 8)] = std::move(tensor);
+  }
+  EXPECT_EQ(all, table.numel());
+  ASSERT_EQ(tensors.size(), 4);
+  using Held = std::vector<std::string>;
+  const auto& gate_up = tensors.at("gate_up_proj");
+  EXPECT_EQ(gate_up.shape, (Shape{2, 3, 4}));
+  auto held = held_by(gate_up, table);
+  const auto quantized = with_exchanged_dims(gate_up);
+  EXPECT_EQ(quantized.shape, (Shape{2, 4, 3}));
+  const auto rows = held_by(quantized, table);
+  for (std::size_t i = 0; i < held.size(); ++i)
+    EXPECT_EQ(rows[i / 12 * 12 + i % 4 * 3 + i % 12 / 4], held[i]);
+  held.erase(held.begin(), held.begin() + 12);  // the second expert's
+  EXPECT_EQ(held, (Held{"gate_proj:6", "up_proj:6", "gate_proj:9", "up_proj:9",    //
+                        "gate_proj:7", "up_proj:7", "gate_proj:10", "up_proj:10",  //
+                        "gate_proj:8", "up_proj:8", "gate_proj:11", "up_proj:11"}));
+  EXPECT_EQ(held_by(tensors.at("gate_up_proj_bias"), table),
+            (Held{"gate_proj_bias:0", "up_proj_bias:0", "gate_proj_bias:1", "up_proj_bias:1",
+                  "gate_proj_bias:2", "up_proj_bias:2", "gate_proj_bias:3", "up_proj_bias:3"}));
+  EXPECT_EQ(tensors.at("down_proj").shape, (Shape{2, 2, 3}));
+  held = held_by(tensors.at("down_proj"), table);
+  held.resize(6);
+  EXPECT_EQ(held, (Held{"down_proj:0", "down_proj:2", "down_proj:4", "down_proj:1", "down_proj:3",
+                        "down_proj:5"}));
+  EXPECT_EQ(held_by(tensors.at("down_proj_bias"), table).back(), "down_proj_bias:5");
+  for (const auto& p : table.parameters) {
+    const bool of_expert = p.name.ends_with("_proj"), matrix = p.name.ends_with("weight");
+    EXPECT_EQ(p.decays(), of_expert || (matrix && p.shape.size() > 1)) << p.name;
+  }
 }
 
 TEST(Mixtral, ATokenTakesSomeOfTheExperts) {

@@ -25,11 +25,12 @@ namespace llamesh::test {
 /// Golden models of families that differ from Llama by switches. Their sizes divide among two
 /// tensor ranks, and they have folders in golden/hf.
 inline constexpr const char* llama_variants[] = {
-    "gemma3",      "olmo3",       "exaone4",      "smollm3",  "ministral", "seed_oss",   "phi3",
-    "hunyuan",     "ernie",       "glm4",         "granite",  "arcee",     "gemma",      "nemotron",
-    "starcoder2",  "apertus",     "qwen2_moe",    "olmoe",    "glm4_moe",  "minimax_m2", "glm",
-    "gemma2",      "cohere",      "cohere2",      "longrope", "shortrope", "ministral3", "granite4",
-    "deepseek_v2", "deepseek_v3", "glm4_moe_lite"};
+    "gemma3",        "olmo3",      "exaone4",    "smollm3",  "ministral",   "seed_oss",
+    "phi3",          "hunyuan",    "ernie",      "glm4",     "granite",     "arcee",
+    "gemma",         "nemotron",   "starcoder2", "apertus",  "qwen2_moe",   "olmoe",
+    "glm4_moe",      "minimax_m2", "glm",        "gemma2",   "cohere",      "cohere2",
+    "longrope",      "shortrope",  "ministral3", "granite4", "deepseek_v2", "deepseek_v3",
+    "glm4_moe_lite", "gpt_oss"};
 
 /// A tensor from a golden file, row-major.
 struct GoldenTensor {

@@ -322,7 +322,8 @@ INSTANTIATE_TEST_SUITE_P(Experts, GoldenSteps,
 // Experts divided among ranks, alone and beside the other axes.
 INSTANTIATE_TEST_SUITE_P(
     ExpertAxis, GoldenSteps,
-    testing::Combine(testing::Values("mixtral_8", "qwen3_moe_8", "qwen2_moe", "glm4_moe"),
+    testing::Combine(testing::Values("mixtral_8", "qwen3_moe_8", "qwen2_moe", "glm4_moe",
+                                     "gpt_oss"),
                      testing::Values(MeshSizes{1, 1}, MeshSizes{1, 1, 2},
                                      MeshSizes{.replicate = 1, .shard = 1, .expert = 4},
                                      MeshSizes{.replicate = 1, .shard = 2, .expert = 2},

@@ -50,6 +50,11 @@ model::ModelConfig small_model(const std::string& family) {
     m.num_experts = 5, m.num_experts_per_tok = 2, m.first_k_dense_replace = 1;
     m.moe_intermediate_size = m.shared_expert_intermediate_size = 30;
   }
+  if (family == "gpt_oss") {
+    m.attention_bias = true, m.num_experts = 5, m.num_experts_per_tok = 2;
+    m.router_z_loss_coef = 0.01;
+    m.sliding_window = 7, m.layer_types = {"sliding_attention", "full_attention"};
+  }
   if (family == "qwen3")
     m.rope_scaling = model::RopeScaling{
         .rope_type = model::RopeType::yarn, .factor = 4, .original_max_position_embeddings = 16};
@@ -152,7 +157,7 @@ TEST_P(Families, AreSavedExportedAndLoaded) {
 INSTANTIATE_TEST_SUITE_P(Each, Families,
                          testing::Values("llama", "mistral", "qwen2", "qwen3", "olmo2", "gpt2",
                                          "mixtral", "qwen3_moe", "qwen3_moe_dense", "gemma2",
-                                         "cohere", "deepseek_v3"),
+                                         "cohere", "deepseek_v3", "gpt_oss"),
                          [](const auto& one) { return std::string(one.param); });
 
 /// Returns rank 0's error; the others are told that a rank has failed.

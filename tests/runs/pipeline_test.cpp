@@ -125,7 +125,8 @@ model::ModelConfig four_layers_of(const std::string& family) {
   if (family == "gemma3_text" || family == "gemma2") m.sliding_window = 5;
   if (family == "gemma2") m.attn_logit_softcapping = 0.5, m.final_logit_softcapping = 3;
   const bool biased = family == "glm4_moe" || family == "deepseek_v3";
-  if (family == "mixtral" || family == "qwen3_moe" || biased) {
+  if (family == "gpt_oss") m.attention_bias = true, m.sliding_window = 5;
+  if (family == "mixtral" || family == "qwen3_moe" || family == "gpt_oss" || biased) {
     m.num_experts = 5, m.num_experts_per_tok = 2;
     if (!biased) m.router_z_loss_coef = 0.01;
   }
@@ -146,7 +147,7 @@ TEST(Pipeline, TrainsEveryFamily) {
   if (world().size() != 4) return;
   for (const char* family : {"llama", "gpt2", "qwen3", "olmo2", "gemma3_text", "glm4", "granite",
                              "nemotron", "starcoder2", "exaone4", "mixtral", "qwen3_moe", "apertus",
-                             "glm4_moe", "cohere", "gemma2", "deepseek_v3"}) {
+                             "glm4_moe", "cohere", "gemma2", "deepseek_v3", "gpt_oss"}) {
     SCOPED_TRACE(family);
     const SharedFolder folder;
     auto in = pipeline_inputs(folder.path());

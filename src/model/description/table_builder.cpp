@@ -71,7 +71,8 @@ ParameterId TableBuilder::parameter(ModuleId m, std::string_view name, Shape sha
 ParameterId TableBuilder::experts(ModuleId module, std::string_view name, Shape shape,
                                   std::int64_t per_token, Role role, Blocks blocks) {
   const auto count = shape.front();
-  const auto id = parameter(module, name, std::move(shape), Initial::normal, role, blocks);
+  const auto initial = shape.size() == 3 ? Initial::normal : Initial::zeros;
+  const auto id = parameter(module, name, std::move(shape), initial, role, blocks);
   table_.parameters.back().taken = {per_token, count};
   return id;
 }

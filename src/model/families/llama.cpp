@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/error.hpp"
@@ -456,6 +457,36 @@ constexpr LlamaVariant minimax_m2{
               .experts = "experts",
               .selection_bias = "e_score_correction_bias"}};
 
+constexpr const char* gpt_oss_unread[] = {"experts_per_token", "initial_context_length"};
+
+/// Before version 5, transformers computed these numbers whatever the keys said.
+void read_gpt_oss(const ConfigKeys& keys, ModelConfig& /*c*/) {
+  for (const auto& [key, computed] : {std::pair("swiglu_alpha", 1.702), {"swiglu_limit", 7.0}})
+    validate(keys.number(key, computed) == computed, "{}: {} is {}; llamesh computes {} only",
+             keys.name(), key, keys.shown(key), computed);
+}
+
+constexpr LlamaVariant gpt_oss{
+    .keys = {"attention_bias", "sliding_window", "layer_types", "num_experts",
+             "num_experts_per_tok", "output_router_logits", "router_aux_loss_coef",
+             "router_z_loss_coef"},
+    .set_defaults =
+        [](ModelConfig& c) {
+          c.attention_bias = true;
+          c.rope_theta = 1.5e5;
+        },
+    .sliding_window = 128,
+    .needs_num_key_value_heads = true,
+    .needs_head_dim = true,
+    .needs_rope_scaling = true,
+    .full_attention_every = 2,
+    .unread_names = gpt_oss_unread,
+    .activation = ops::Activation::clamped_swiglu,
+    .expert_count = ExpertCountNames{.name = "num_local_experts", .other = "num_experts"},
+    .interleaved_experts = true,
+    .names = {.sinks = "sinks", .router = "router", .experts = "experts"},
+    .read_more = read_gpt_oss};
+
 constexpr Family all_families[] = {
     llama_like<llama>("llama", "LlamaForCausalLM"),
     llama_like<mistral>("mistral", "MistralForCausalLM"),
@@ -490,6 +521,7 @@ constexpr Family all_families[] = {
     llama_like<olmoe>("olmoe", "OlmoeForCausalLM"),
     llama_like<glm4_moe>("glm4_moe", "Glm4MoeForCausalLM"),
     llama_like<minimax_m2>("minimax_m2", "MiniMaxM2ForCausalLM"),
+    llama_like<gpt_oss>("gpt_oss", "GptOssForCausalLM"),
 };
 
 }  // namespace

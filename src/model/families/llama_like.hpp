@@ -101,7 +101,10 @@ struct LlamaVariant {
   float norm_offset = 0;                              ///< ModelTraits::norm_offset
   bool scales_embedding = false;                      ///< by the square root of hidden_size
   std::optional<ExpertCountNames> expert_count = {};  ///< for families with experts
-  bool has_prediction_layers = false;                 ///< Family::has_prediction_layers
+  /// Experts and their router have biases, and folders have all experts in one tensor, transposed,
+  /// with gate and up in turn.
+  bool interleaved_experts = false;
+  bool has_prediction_layers = false;  ///< Family::has_prediction_layers
   LayerNames names = {};
   /// Reads and writes keys in config.json that no other family has.
   void (*read_more)(const ConfigKeys& keys, ModelConfig& config) = [](const ConfigKeys&,

@@ -12,6 +12,9 @@
 namespace llamesh::model {
 namespace {
 
+/// Of the experts' biases, behind their matrices' names.
+constexpr std::string_view bias_suffix = "_bias";
+
 void add_qk_norms(TableBuilder& add, ModuleId self_attn, const LlamaVariant& variant,
                   const ModelConfig& c, Blocks heads, Blocks kv_heads) {
   const auto add_norm = [&](std::string_view name, Blocks blocks) {
@@ -31,6 +34,8 @@ void add_attention(TableBuilder& add, ModuleId layer, const LlamaVariant& varian
   const std::int64_t q = c.num_attention_heads * c.head_dim;
   const std::int64_t kv = c.num_key_value_heads * c.head_dim;
   const auto self_attn = add.child(layer, "self_attn");
+  if (const auto sinks = variant.names.sinks; !sinks.empty())
+    add.parameter(self_attn, sinks, {heads.count}, Initial::normal, Role::column, heads);
   const auto q_proj = add.linear(self_attn, "q_proj", {q, c.hidden_size}, Role::column, heads);
   const auto k_proj = add.linear(self_attn, "k_proj", {kv, c.hidden_size}, Role::column, kv_heads);
   const auto v_proj = add.linear(self_attn, "v_proj", {kv, c.hidden_size}, Role::column, kv_heads);
@@ -110,6 +115,7 @@ void add_experts(TableBuilder& add, ModuleId mlp, const LlamaVariant& variant,
   const Blocks features{c.moe_intermediate_size > 0 ? "moe_intermediate_size" : "intermediate_size",
                         F};
   const auto router = add.linear(mlp, names.router, {N, D}, Role::router, {});
+  if (variant.interleaved_experts) add.bias(router);
   if (const auto bias = names.selection_bias; !bias.empty()) {
     const auto dot = bias.find('.');
     const bool in_router = dot != std::string_view::npos;
@@ -120,6 +126,13 @@ void add_experts(TableBuilder& add, ModuleId mlp, const LlamaVariant& variant,
   add.experts(experts, names.gate_proj, {N, F, D}, k, Role::expert_column, features);
   add.experts(experts, names.up_proj, {N, F, D}, k, Role::expert_column, features);
   add.experts(experts, names.down_proj, {N, D, F}, k, Role::expert_row, features);
+  if (!variant.interleaved_experts) return;
+  const auto add_bias = [&](std::string_view of, std::int64_t size, Role role, Blocks blocks) {
+    add.experts(experts, fmt::format("{}{}", of, bias_suffix), {N, size}, k, role, blocks);
+  };
+  add_bias(names.gate_proj, F, Role::expert_column, features);
+  add_bias(names.up_proj, F, Role::expert_column, features);
+  add_bias(names.down_proj, D, Role::expert_bias, {});
 }
 
 void add_llama_layer(TableBuilder& add, ModuleId layer, const LlamaVariant& variant,
@@ -247,6 +260,24 @@ std::optional<RotaryOrder> rotary_order(const LlamaVariant& variant, const Model
 
 }  // namespace
 
+namespace {
+
+/// Adds a parameter of interleaved experts.
+void add_interleaved(StateDictBuilder& dict, ParameterId id, const ParameterTable& table,
+                     const LayerNames& names) {
+  const auto& p = table[id];
+  const auto& module = table[p.module].name;
+  const auto name = std::string_view(p.name).substr(module.size() + 1);
+  const auto matrix = name.substr(0, name.size() - (p.is_matrix() ? 0 : bias_suffix.size()));
+  if (matrix == names.down_proj)
+    p.is_matrix() ? dict.transposed(id) : dict.plain(id);
+  else
+    dict.interleaved(fmt::format("{}.gate_up_proj{}", module, name.substr(matrix.size())), id,
+                     {.place = matrix == names.gate_proj ? 0 : 1, .of = 2});
+}
+
+}  // namespace
+
 StateDict llama_state_dict(const LlamaVariant& variant, const ModelConfig& c,
                            const ParameterTable& table) {
   StateDictBuilder dict(table);
@@ -258,6 +289,8 @@ StateDict llama_state_dict(const LlamaVariant& variant, const ModelConfig& c,
     if (const auto fused = fused_as(variant, module); !fused.empty()) {
       const auto name = fmt::format("{}.{}.weight", table[parent].name, fused);
       order ? dict.fused(name, id, *order) : dict.fused(name, id, /*transposed=*/false);
+    } else if (is_stacked(table[id].role) && variant.interleaved_experts) {
+      add_interleaved(dict, id, table, variant.names);
     } else if (is_stacked(table[id].role)) {
       dict.unstacked(id);
     } else if (order) {

@@ -31,6 +31,7 @@ Attention::Attention(const ModelConfig& config, const ParameterTable& table, Mod
           .o_proj = table.weight_module(attention, names.o_proj),
           .q_norm = optional_module(table, attention, names.q_norm),
           .k_norm = optional_module(table, attention, names.k_norm)};
+  if (!names.sinks.empty()) sinks_ = table[attention].parameters.front();
   if (config.has_latent_attention()) latent_.emplace(config, table, attention, names);
   const auto heads = [&](const std::optional<WeightModule>& linear) {
     return latent_ ? latent_->heads() : table[linear->weight].shape[0] / config.head_dim;
@@ -192,8 +193,14 @@ bool Attention::attend_cached(const BlockContext& ctx, const KeysValues& mine) {
 }
 
 void Attention::attend(const BlockContext& ctx, const KeysValues& all) {
-  if (ctx.cache && attend_cached(ctx, all)) return;
-  ops::attention(ctx.stream, call(ctx, all));
+  if (!ctx.cache || !attend_cached(ctx, all)) ops::attention(ctx.stream, call(ctx, all));
+  if (sinks_) ops::attention_sinks(ctx.stream, sinks(ctx));
+}
+
+ops::AttentionSinks Attention::sinks(const BlockContext& ctx) const {
+  return {.sinks = ctx.weights.parameter(*sinks_),
+          .out = tensors_.out,
+          .log_sum_exp = tensors_.log_sum_exp};
 }
 
 void Attention::recompute_normed(const BlockContext& ctx) {
@@ -273,6 +280,12 @@ void Attention::attend_backward(const BlockContext& ctx, const WholeAndMine& dy)
   if (recomputed_) input();
   const auto all = recomputed_ ? *recomputed_ : ctx.context.gather({s.k, s.v}, input);
   recomputed_.reset();
+  if (sinks_) {
+    const auto [dsinks, accumulate] = ctx.weights.gradient(*sinks_);
+    if (dsinks)
+      ops::attention_sinks_backward(ctx.stream, sinks(ctx),
+                                    {.dout = t.d_out, .dsinks = dsinks, .accumulate = accumulate});
+  }
   const auto d_all = ctx.context.gradients({d.k, d.v});
   const bool unrotates = rotates_ && !rotates_before_norm_;
   const bool fuses_rotation = unrotates && ctx.context.size() == 1 && ctx.rope[index_].same();

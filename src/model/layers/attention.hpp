@@ -87,10 +87,12 @@ class Attention {
   void normalize_backward(const BlockContext& ctx, const Slices& d);
   bool attend_cached(const BlockContext& ctx, const KeysValues& mine);
   void attend(const BlockContext& ctx, const KeysValues& all);
+  ops::AttentionSinks sinks(const BlockContext& ctx) const;
   void attend_backward(const BlockContext& ctx, const WholeAndMine& dy);
 
   Modules ids_;
   std::optional<LatentProjection> latent_;
+  std::optional<ParameterId> sinks_;
   AttentionHeads heads_;
   std::int64_t window_;
   float score_divisor_;

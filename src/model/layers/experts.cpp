@@ -34,6 +34,8 @@ Experts::Experts(const ModelConfig& config, const ParameterTable& table, ModuleI
       activation_(traits.activation),
       intermediate_(table[gate_proj_].shape[1]),
       hidden_(config.hidden_size) {
+  if (const auto& ids = table[experts_].parameters; ids.size() > 3)
+    biases_ = {.gate_proj = ids[3], .up_proj = ids[4], .down_proj = ids[5]};
   if (const auto name = traits.names.shared_expert; !name.empty() && table.find_child(moe_, name))
     shared_.emplace(table, moe_, traits);
 }
@@ -128,12 +130,15 @@ void Experts::gate_and_up(const BlockContext& ctx, Tensor x) {
   const Tensors& t = tensors_;
   const Tensor inputs = exchanges_ ? t.inputs : t.rows;
   ctx.experts.dispatch(*rows_, inputs, x);
-  std::int64_t column = 0;
-  for (const auto id : {gate_proj_, up_proj_}) {
-    ops::grouped_linear(ctx.stream, t.up.slice_cols(column, intermediate_), inputs,
-                        ctx.weights.parameter(id), rows_->starts, Accumulate::no);
-    column += intermediate_;
-  }
+  const auto project = [&](ParameterId weight, std::int64_t column,
+                           std::optional<ParameterId> bias) {
+    const Tensor out = t.up.slice_cols(column, intermediate_);
+    ops::grouped_linear(ctx.stream, out, inputs, ctx.weights.parameter(weight), rows_->starts,
+                        Accumulate::no);
+    if (bias) ops::grouped_bias(ctx.stream, out, ctx.weights.parameter(*bias), rows_->starts);
+  };
+  project(gate_proj_, 0, biases_ ? std::optional(biases_->gate_proj) : std::nullopt);
+  project(up_proj_, intermediate_, biases_ ? std::optional(biases_->up_proj) : std::nullopt);
 }
 
 void Experts::forward(const BlockContext& ctx, Tensor x, Tensor y) {
@@ -147,6 +152,8 @@ void Experts::forward(const BlockContext& ctx, Tensor x, Tensor y) {
   ops::activate(ctx.stream, t.activated, t.up, activation_);
   ops::grouped_linear(ctx.stream, t.rows, t.activated, ctx.weights.parameter(down_proj_),
                       rows_->starts, Accumulate::no);
+  if (biases_ && ctx.tensor.rank() == 0)
+    ops::grouped_bias(ctx.stream, t.rows, ctx.weights.parameter(biases_->down_proj), rows_->starts);
   ops::combine_tokens(ctx.stream, outputs, ctx.experts.collect(*rows_, t.rows),
                       router_.tensors().routing.weights, rows_->order.places, to_shared());
   ctx.stream.wait(ctx.tensor.reduce(y));
@@ -181,9 +188,26 @@ void Experts::down_backward(const BlockContext& ctx, Tensor dy) {
   if (d_down)
     ops::grouped_linear_backward_weight(ctx.stream, d_down, t.rows, t.activated, rows_->starts,
                                         accumulate);
+  if (biases_) down_bias_backward(ctx);
   ops::combine_tokens(ctx.stream, by_slot(router_.tensors().dweights),
                       ctx.experts.collect(*rows_, t.dweights), {}, rows_->order.places,
                       Accumulate::no);
+}
+
+/// Computes the gradient of the bias of `down`, and adds what it contributes to that of the routing
+/// weights.
+void Experts::down_bias_backward(const BlockContext& ctx) {
+  const Tensors& t = tensors_;
+  const auto bias = biases_->down_proj;
+  if (ctx.tensor.rank() > 0) return ctx.weights.no_gradient(bias);
+  const auto [db, accumulate] = ctx.weights.gradient(bias);
+  ops::grouped_bias_backward(ctx.stream, {.dy = t.rows,
+                                          .starts = rows_->starts,
+                                          .weights = t.weights,
+                                          .db = db,
+                                          .accumulate = accumulate,
+                                          .b = ctx.weights.parameter(bias),
+                                          .dweights = t.dweights});
 }
 
 /// dx (M, D) = or += x's gradient through the experts.
@@ -198,8 +222,18 @@ void Experts::gate_and_up_backward(const BlockContext& ctx, Tensor x, Tensor dx)
     if (dw)
       ops::grouped_linear_backward_weight(ctx.stream, dw, d, inputs, rows_->starts, accumulate);
   };
+  const auto backward_bias = [&](ParameterId id, const Tensor& d) {
+    const auto [db, accumulate] = ctx.weights.gradient(id);
+    if (db)
+      ops::grouped_bias_backward(
+          ctx.stream, {.dy = d, .starts = rows_->starts, .db = db, .accumulate = accumulate});
+  };
   backward_weight(gate_proj_, d_gate);
   backward_weight(up_proj_, d_up);
+  if (biases_) {
+    backward_bias(biases_->gate_proj, d_gate);
+    backward_bias(biases_->up_proj, d_up);
+  }
   ops::grouped_linear_backward_input(ctx.stream, t.rows, d_gate, ctx.weights.parameter(gate_proj_),
                                      rows_->starts, Accumulate::no);
   ops::grouped_linear_backward_input(ctx.stream, t.rows, d_up, ctx.weights.parameter(up_proj_),

@@ -14,7 +14,8 @@ namespace llamesh::model {
 
 /// A layer's mixture of experts (Shazeer et al. 2017): y = the sum over the experts e that the
 /// router chooses for x of weight_e down_e(f(gate_e(x)) * up_e(x)), plus a shared expert's output
-/// if the layer has one. No token is dropped.
+/// if the layer has one. No token is dropped. Experts may have biases; of tensor ranks, the first
+/// adds those of `down`.
 class Experts final : public FeedForward {
  public:
   /// `table` has the shapes that this rank holds.
@@ -53,6 +54,7 @@ class Experts final : public FeedForward {
   void route(const BlockContext& ctx, Tensor x);
   void gate_and_up(const BlockContext& ctx, Tensor x);
   void down_backward(const BlockContext& ctx, Tensor dy);
+  void down_bias_backward(const BlockContext& ctx);
   void gate_and_up_backward(const BlockContext& ctx, Tensor x, Tensor dx);
   /// How the experts write what a shared expert writes first.
   Accumulate to_shared() const { return shared_ ? Accumulate::yes : Accumulate::no; }
@@ -61,6 +63,10 @@ class Experts final : public FeedForward {
   std::optional<SharedExpert> shared_;
   Router router_;
   ParameterId gate_proj_, up_proj_, down_proj_;  ///< (N', F, D), (N', F, D), (N', D, F)
+  struct Biases {
+    ParameterId gate_proj, up_proj, down_proj;  ///< (N', F), (N', F), (N', D)
+  };
+  std::optional<Biases> biases_;
   ops::Activation activation_;
   std::int64_t intermediate_, hidden_;  ///< F, D
   DType dtype_ = DType::f32;

@@ -13,8 +13,9 @@ Router::Router(const ModelConfig& config, const ParameterTable& table, ModuleId 
     : router_(table.weight_module(moe, names.router)),
       count_(config.num_experts),
       per_token_(config.num_experts_per_tok),
-      index_(std::ranges::count(std::span(table.parameters).first(index(router_.weight)),
-                                Role::router, &Parameter::role)),
+      index_(std::ranges::count_if(
+          std::span(table.parameters).first(index(router_.weight)),
+          [](const Parameter& p) { return p.role == Role::router && p.is_matrix(); })),
       has_z_loss_(config.router_z_loss_coef > 0) {
   auto& routing = tensors_.routing;
   routing.normalize = config.norm_topk_prob;
@@ -48,6 +49,8 @@ void Router::route(const BlockContext& ctx, Tensor x) {
   const UnshardGuard guard(ctx.weights, router_.module, ctx.pass);
   ops::linear(ctx.stream, tensors_.logits, x, ctx.weights.parameter(router_.weight),
               Accumulate::no);
+  if (router_.bias)
+    ops::add_bias(ctx.stream, tensors_.logits, ctx.weights.parameter(*router_.bias));
   ops::RouteCall call = tensors_.routing;
   call.logits = tensors_.logits;
   if (selection_bias_) call.bias = ctx.weights.parameter(*selection_bias_);
@@ -71,6 +74,9 @@ void Router::backward(const BlockContext& ctx, Tensor x, Tensor dx) {
   if (selection_bias_) ctx.weights.no_gradient(*selection_bias_);
   const auto [dw, accumulate] = ctx.weights.gradient(router_.weight);
   if (dw) ops::linear_backward_weight(ctx.stream, dw, t.dlogits, x, accumulate);
+  if (!router_.bias) return;
+  const auto [db, accumulate_bias] = ctx.weights.gradient(*router_.bias);
+  if (db) ops::column_sums(ctx.stream, db, t.dlogits, accumulate_bias);
 }
 
 }  // namespace llamesh::model

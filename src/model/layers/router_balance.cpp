@@ -15,7 +15,7 @@ namespace {
 std::vector<std::size_t> layers_with_experts(const ParameterTable& table) {
   std::vector<std::size_t> layers;
   for (const auto& p : table.parameters) {
-    if (p.role != Role::router) continue;
+    if (p.role != Role::router || !p.is_matrix()) continue;
     const auto layer = std::ranges::find_if(
         table.layers, [&](ModuleId id) { return p.name.starts_with(table[id].name + '.'); });
     layers.push_back(static_cast<std::size_t>(layer - table.layers.begin()));

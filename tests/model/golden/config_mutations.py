@@ -89,6 +89,8 @@ MODELS = {
     "deepseek_v2 greedy": ("deepseek_v2", SHAPE | LATENT | {"q_lora_rank": None, "rope_parameters": YARN | {"mscale": 0.7,
                                                             "mscale_all_dim": 0.7}}),
     "glm4_moe_lite": ("glm4_moe_lite", SHAPE | LATENT | {"q_lora_rank": None}),
+    "gpt_oss": ("gpt_oss", SHAPE | EXPERTS | {"head_dim": 8, "num_local_experts": 4, "sliding_window": 4,
+                                              "layer_types": BY_TYPE["layer_types"], "rope_parameters": YARN}),
     "granite4": ("granitemoehybrid", SHAPE | {"shared_intermediate_size": 20, "num_local_experts": 0, "mamba_n_heads": 1,
                                               "layer_types": ["full_attention"] * 3, "position_embedding_type": "rope",
                                               "attention_multiplier": 0.25, "time_step_limit": [0.0, 1.0]}),
@@ -117,7 +119,7 @@ OTHER_KEYS = ("is_causal", "rope_theta", "rope_scaling", "original_max_position_
               "router_aux_loss_coef", "output_router_logits", "router_jitter_noise", "scale_attn_weights",
               "quantization_config", "attention_dropout", "hidden_act", "hidden_activation", "query_pre_attn_scalar",
               "rope_local_base_freq", "sliding_window_pattern", "no_rope_layer_interval", "attention_out_bias", "residual_dropout", "resid_pdrop", "use_bidirectional_attention", "attn_logit_softcapping",
-              "embedding_multiplier", "logits_scaling", "use_bias", "norm_eps", "norm_epsilon", "embedding_dropout")
+              "swiglu_limit", "swiglu_alpha", "embedding_multiplier", "logits_scaling", "use_bias", "norm_eps", "norm_epsilon", "embedding_dropout")
 # Keys that mean nothing here, of which one stands for all (use_cache), and those that choose the family.
 ALIKE = ("architectures", "model_type", "transformers_version", "bos_token_id", "eos_token_id", "pad_token_id", "output_hidden_states",
          "output_attentions", "return_dict", "chunk_size_feed_forward", "problem_type", "is_encoder_decoder", "dtype",

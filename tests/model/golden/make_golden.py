@@ -360,6 +360,12 @@ MODELS = {
                       "kv_lora_rank": 10, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 8, "vocab_size": 54,
                       "first_k_dense_replace": 1, "initializer_range": 0.2, "n_routed_experts": 8, "num_experts_per_tok": 3,
                       "n_group": 4, "topk_group": 2, "routed_scaling_factor": 1.5, "rope_theta": 1e4},
+    # gpt-oss: sinks, experts and routers with biases, some of them beyond the limits of their SwiGLU, windows in every other layer.
+    "gpt_oss": {"model_type": "gpt_oss", "hidden_size": 24, "intermediate_size": 20, "num_attention_heads": 6,
+                "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 54, "initializer_range": 0.25, "num_local_experts": 8,
+                "num_experts_per_tok": 3, "sliding_window": 7, "tie_word_embeddings": False,
+                "rope_parameters": {"rope_type": "yarn", "rope_theta": 1.5e5, "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0,
+                                    "truncate": False, "original_max_position_embeddings": 64}},
 }
 # The lowest layer and parts of those above; parts of each layer above a trained embedding.
 FROZEN = {"frozen": ["model.embed_tokens.weight", "model.layers.0.*", "*.k_proj.*", "*.gate_proj.weight",
@@ -390,6 +396,7 @@ SHAPES |= {name: (2, 98) for name in ("olmo3", "exaone4", "smollm3", "ministral"
 SHAPES |= {name: (2, 98) for name in ("apertus", "olmoe", "glm4_moe", "minimax_m2", "glm")}
 SHAPES |= {"qwen2_moe": (2, 96)}  # context ranks divide it: padding would count in its load-balancing loss
 SHAPES |= {name: (2, 98) for name in ("ernie", "glm4", "granite", "arcee", "gemma", "nemotron", "starcoder2")}
+SHAPES |= {"gpt_oss": (2, 98)}
 SHAPES |= {name: (2, 98) for name in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")}
 SHAPES |= {name: (2, 98) for name in ("gemma2", "cohere", "cohere2", "longrope", "shortrope", "ministral3", "granite4")}
 DOCUMENT_LENGTHS = {name: [[5, 1, 57, 2, 20], [70, 15]] for name in ("packed", "packed_mistral", "packed_gpt2")}
@@ -428,6 +435,8 @@ def make_model(config, collapsed=False):
         for name, parameter in model.named_parameters():
             if name.endswith(".bias"):
                 parameter.normal_(std=0.3)
+            elif name.endswith("_proj_bias"):  # of experts
+                parameter.normal_(std=4 if "gate_up" in name else 0.3)
             elif parameter.dim() == 1:
                 parameter.uniform_(0.5, 1.5)
                 if model.config.model_type in ("gemma", "gemma2", "gemma3_text", "nemotron"):  # computes 1 + weight
@@ -479,7 +488,7 @@ def as_stored(model, tensors):
     model_type = model.config.model_type
     for name, tensor in tensors:
         experts, _, last = name.rpartition(".")
-        if tensor.dim() < 3:
+        if tensor.dim() < 3 or model_type == "gpt_oss":
             yield folder_name(model_type, name), tensor
             continue
         for i, expert in enumerate(tensor):
@@ -530,10 +539,11 @@ def adamw_of(config):
 
 
 def make_optimizer(model, options):
-    """Weight decay on matrices only, as in llamesh."""
-    trained = [p for p in model.parameters() if p.requires_grad]
-    groups = [{"params": [p for p in trained if p.dim() >= 2], "weight_decay": options["weight_decay"]},
-              {"params": [p for p in trained if p.dim() == 1], "weight_decay": 0.0}]
+    """Weight decay on matrices only, as in llamesh, not on the biases of experts."""
+    trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+    decays = {n: p.dim() >= 2 and not n.endswith("_bias") for n, p in trained}
+    groups = [{"params": [p for n, p in trained if decays[n]], "weight_decay": options["weight_decay"]},
+              {"params": [p for n, p in trained if not decays[n]], "weight_decay": 0.0}]
     return torch.optim.AdamW(groups, lr=options["lr"], betas=tuple(options["betas"]), eps=options["eps"])
 
 
