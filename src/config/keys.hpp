@@ -135,6 +135,9 @@ void training_keys(Io& io, Inputs& in) {
     io.key("chat_template", in.data.chat_template);
     io.key("loss_on", in.data.loss_on);
     io.key("reasoning", in.data.reasoning);
+    io.section("columns", [&] {
+      for (const auto& [name, member] : data::record_columns) io.key(name, in.data.columns.*member);
+    });
     io.key("sequence_length", in.data.sequence_length, from_to(1, 1 << 24));
     io.key("order", in.data.order);
     io.key("token_dtype", in.data.token_dtype);

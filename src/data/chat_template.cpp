@@ -288,7 +288,8 @@ ChatOpening opening(ChatTemplate chat_template) {
 ConversationOptions conversation_options(const DataOptions& options) {
   ConversationOptions result{.chat_template = options.chat_template,
                              .loss_on = options.loss_on,
-                             .reasoning = options.reasoning};
+                             .reasoning = options.reasoning,
+                             .columns = options.columns};
   if (options.chat_template != ChatTemplate::automatic) return result;
   const auto jinja = tokenizer::chat_template_text(options.tokenizer);
   if (!jinja) {

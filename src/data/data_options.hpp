@@ -100,6 +100,23 @@ inline EnumNames<Reasoning> enum_names(Reasoning) {
   return {{{"refuse", Reasoning::refuse}, {"drop", Reasoning::drop}}};
 }
 
+/// Names of the fields of JSON records where they differ from those of jsonl.hpp; empty: they do
+/// not.
+struct RecordColumns {
+  std::string text = {}, instruction = {}, input = {}, output = {}, prompt = {}, completion = {},
+              messages = {};
+  bool operator==(const RecordColumns&) const = default;
+};
+struct RecordColumn {
+  const char* name;  ///< in input files
+  std::string RecordColumns::*member;
+};
+inline constexpr RecordColumn record_columns[] = {
+    {"text", &RecordColumns::text},        {"instruction", &RecordColumns::instruction},
+    {"input", &RecordColumns::input},      {"output", &RecordColumns::output},
+    {"prompt", &RecordColumns::prompt},    {"completion", &RecordColumns::completion},
+    {"messages", &RecordColumns::messages}};
+
 /// Files that are read as one stream.
 struct SourceOptions {
   std::vector<std::string> files;
@@ -119,6 +136,7 @@ struct DataOptions {
   ChatTemplate chat_template = ChatTemplate::automatic;  ///< for conversations in JSONL
   LossOn loss_on = LossOn::assistant;                    ///< for instructions and conversations
   Reasoning reasoning = Reasoning::refuse;  ///< for conversations; changes no token that is read
+  RecordColumns columns = {};               ///< of JSONL
   std::int64_t sequence_length = 512;       ///< tokens
   Order order = Order::shuffled;
   TokenDtype token_dtype = TokenDtype::from_header;

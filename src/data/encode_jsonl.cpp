@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "core/error.hpp"
+#include "core/text.hpp"
 #include "data/chat_template.hpp"
 
 namespace llamesh::data {
@@ -94,7 +95,7 @@ DocumentTokens document_tokens(const tokenizer::Tokenizer& tokenizer, const Data
 
 EncodedDocument encode(const tokenizer::Tokenizer& tokenizer, const DocumentTokens& special,
                        const Document& document, const LineNumber& where) {
-  EncodedDocument encoded;
+  EncodedDocument encoded{.ids = {}, .masked_ranges = {}, .form = document.form};
   auto& ids = encoded.ids;
   if (!document.has_special_tokens) ids = special.prefix_ids;
   std::int64_t begin = 0;
@@ -118,6 +119,18 @@ EncodedDocument encode(const tokenizer::Tokenizer& tokenizer, const DocumentToke
     begin = std::ssize(ids);
   }
   return encoded;
+}
+
+void JsonlSummary::add(const EncodedDocument& document) {
+  if (documents_++ == 0) first_form_ = document.form;
+  tokens_ += std::ssize(document.ids);
+  const auto& edges = document.masked_ranges;
+  for (std::size_t i = 0; i < edges.size(); i += 2) masked_ += edges[i + 1] - edges[i];
+}
+
+std::string JsonlSummary::text() const {
+  return fmt::format("{}, the first is {}; {} of {} tokens are in the loss",
+                     counted(documents_, "document"), first_form_, tokens_ - masked_, tokens_);
 }
 
 void encode_jsonl(const tokenizer::Tokenizer& tokenizer, const DocumentTokens& special,

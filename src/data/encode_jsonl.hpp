@@ -30,6 +30,7 @@ struct EncodedDocument {
   std::vector<std::int32_t> ids;
   /// Masked from the loss: tokens [0] to [1], [2] to [3], ... Sorted.
   std::vector<std::int64_t> masked_ranges;
+  std::string_view form = {};  ///< Document::form
 };
 
 /// Encodes a document. Each segment is encoded separately from the one before it, so that an answer
@@ -37,6 +38,19 @@ struct EncodedDocument {
 /// messages. Throws a user error if the tokenizer lacks a special token that the document needs.
 EncodedDocument encode(const tokenizer::Tokenizer& tokenizer, const DocumentTokens& special,
                        const Document& document, const LineNumber& where);
+
+/// What users want to know about the documents of a file, or of several.
+class JsonlSummary {
+ public:
+  void add(const EncodedDocument& document);
+  bool empty() const { return documents_ == 0; }
+  /// Returns e.g. "3 documents, the first is a conversation; 12 of 40 tokens are in the loss".
+  std::string text() const;
+
+ private:
+  std::int64_t documents_ = 0, tokens_ = 0, masked_ = 0;
+  std::string_view first_form_;
+};
 
 /// Callback that receives a document and its source record.
 using DocumentSink = std::function<void(const EncodedDocument& document, std::string_view record,

@@ -1,7 +1,11 @@
 #include "data/jsonl.hpp"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cctype>
+#include <iterator>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "core/error.hpp"
@@ -15,12 +19,15 @@ namespace {
 constexpr std::size_t longest_record = std::size_t{256} << 20;
 constexpr std::string_view white_space = " \t\r\n";
 
+constexpr std::string_view tool_roles[] = {"tool",          "function",    "ipython",
+                                           "function_call", "observation", "tool_call"};
+
 /// Checks that the messages are an optional system message, then user and assistant in turn.
 void check_roles(const std::vector<MessageFields>& messages, const LineNumber& where) {
   const bool has_system = !messages.empty() && *messages.front().role == "system";
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const std::string& role = *messages[i].role;
-    validate(role != "tool" && role != "function" && role != "ipython",
+    validate(std::ranges::find(tool_roles, role) == std::end(tool_roles),
              "{}: message {} has the role '{}'; tools are not supported, remove the record", where,
              i + 1, role);
     validate(role == "system" || role == "user" || role == "assistant",
@@ -81,20 +88,90 @@ Document conversation(std::vector<MessageFields> fields, const LineNumber& where
     messages.push_back({std::move(*message.role), std::move(*message.content)});
   }
   Document document = render(options.chat_template, messages, where);
+  document.form = "a conversation";
   set_loss(document, std::move(answers), options.loss_on);
   return document;
 }
 
-Document answer(const RecordFields& fields, const LineNumber& where, LossOn loss_on) {
+/// Returns the conversation of a prompt and a completion, in which only the latter is in the loss.
+Messages joined(RecordFields& fields, const LineNumber& where) {
+  validate(fields.prompt_messages && fields.completion_messages,
+           "{}: of 'prompt' and 'completion', only one is a list of messages; write both as lists, "
+           "or both as texts",
+           where);
+  Messages all = std::move(*fields.prompt_messages);
+  for (auto& message : all)
+    if (*message.role == "assistant" && !message.in_loss) message.in_loss = false;
+  std::ranges::move(*fields.completion_messages, std::back_inserter(all));
+  return all;
+}
+
+/// Returns the messages of a conversation; nothing if the record has another form.
+std::optional<Messages> messages_of(RecordFields& fields, const LineNumber& where) {
+  auto messages = std::move(fields.messages);
+  const bool is_joined = fields.prompt_messages || fields.completion_messages;
+  if (!messages && is_joined) messages = joined(fields, where);
+  if (!messages || !fields.system || fields.system->empty()) return messages;
+  validate(messages->empty() || *messages->front().role != "system",
+           "{}: has 'system' beside a first message with that role; keep one of them", where);
+  messages->insert(messages->begin(), {"system", std::move(*fields.system), {}, {}});
+  return messages;
+}
+
+/// A prompt, and behind it the completion that is learned.
+Document completed(std::string prompt, std::string completion, LossOn loss_on) {
+  return {
+      {{std::move(prompt), loss_on == LossOn::all, false}, {std::move(completion), true, true}}};
+}
+
+Document answer(const RecordFields& fields, const std::optional<std::string>& input,
+                const std::string& output, const LineNumber& where, LossOn loss_on) {
   validate(!fields.instruction->empty(), "{}: 'instruction' is empty; remove the record", where);
-  const bool has_input = fields.input && !fields.input->empty();
+  const bool has_input = input && !input->empty();
   std::string prompt = "Below is an instruction that describes a task";
   if (has_input) prompt += ", paired with an input that provides further context";
   prompt += ". Write a response that appropriately completes the request.\n\n### Instruction:\n" +
             *fields.instruction;
-  if (has_input) prompt += "\n\n### Input:\n" + *fields.input;
+  if (has_input) prompt += "\n\n### Input:\n" + *input;
   prompt += "\n\n### Response:";
-  return {{{std::move(prompt), loss_on == LossOn::all, false}, {*fields.output, true, true}}};
+  return completed(std::move(prompt), output, loss_on);
+}
+
+/// Returns a document for a record that is no conversation; nothing if it has no known form.
+std::optional<Document> document_of(RecordFields& fields, const LineNumber& where, LossOn loss_on) {
+  const auto with_form = [](Document document, std::string_view form) {
+    document.form = form;
+    return document;
+  };
+  if (fields.instruction && (fields.output || fields.response)) {
+    const bool alpaca = fields.output.has_value();
+    return with_form(answer(fields, alpaca ? fields.input : fields.context,
+                            alpaca ? *fields.output : *fields.response, where, loss_on),
+                     "an instruction");
+  }
+  if (fields.prompt && fields.completion) {
+    validate(!fields.prompt->empty(), "{}: 'prompt' is empty; remove the record", where);
+    return with_form(completed(std::move(*fields.prompt), std::move(*fields.completion), loss_on),
+                     "a prompt with its completion");
+  }
+  if (!fields.text) return std::nullopt;
+  validate(!fields.text->empty(), "{}: 'text' is empty; remove the record", where);
+  return with_form({{{std::move(*fields.text), true, true}}}, "a text");
+}
+
+/// Returns what users can do about a record without a known form: its fields that hold a text or a
+/// list may be the known ones by other names.
+std::string advice_for(std::string_view record) {
+  constexpr std::size_t most = 8;
+  std::vector<std::string> names;
+  const auto json = nlohmann::json::parse(record.begin(), record.end(), nullptr, false);
+  for (const auto& [name, value] : json.items())
+    if ((value.is_string() || value.is_array()) && names.size() < most)
+      names.push_back(fmt::format("'{}'", excerpt(name)));
+  if (names.empty()) return "";
+  return fmt::format(
+      "; it has {}: say in data.columns which is which, e.g. data.columns.prompt=NAME",
+      fmt::join(names, ", "));
 }
 
 /// Returns the size in bytes of the object at the start of `text`, by counting braces outside its
@@ -127,15 +204,24 @@ std::size_t object_size(std::string_view text, const LineNumber& where) {
 
 Document parse_jsonl(std::string_view record, const LineNumber& where,
                      const ConversationOptions& options) {
-  RecordFields fields = read_fields(record, where, options.reasoning);
-  validate(fields.unread.empty() || !(fields.messages || fields.instruction), "{}: has '{}'; {}",
-           where, fields.unread, fields.advice);
-  if (fields.messages) return conversation(std::move(*fields.messages), where, options);
-  if (fields.instruction && fields.output) return answer(fields, where, options.loss_on);
-  validate(fields.text.has_value(),
-           "{}: has neither 'text', nor 'instruction' and 'output', nor 'messages'", where);
-  validate(!fields.text->empty(), "{}: 'text' is empty; remove the record", where);
-  return {{{std::move(*fields.text), true, true}}};
+  RecordFields fields = read_fields(record, where, options.reasoning, options.columns);
+  const bool may_be_text =
+      !(fields.messages || fields.prompt_messages || fields.completion_messages ||
+        fields.instruction || (fields.prompt && fields.completion));
+  validate(may_be_text || fields.unread.empty(), "{}: has '{}'; {}", where, fields.unread,
+           fields.advice);
+  if (auto messages = messages_of(fields, where))
+    return conversation(std::move(*messages), where, options);
+  validate(may_be_text || !fields.system || fields.system->empty(),
+           "{}: has 'system' without 'messages'; write the conversation as 'messages', or remove "
+           "the field",
+           where);
+  auto document = document_of(fields, where, options.loss_on);
+  validate(document.has_value(),
+           "{}: has neither 'messages', nor 'instruction' and 'output', nor 'prompt' and "
+           "'completion', nor 'text'{}",
+           where, document ? "" : advice_for(record));
+  return std::move(*document);
 }
 
 bool has_json_name(std::string_view path) {

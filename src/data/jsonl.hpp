@@ -33,6 +33,7 @@ struct Document {
   std::vector<TextSegment> segments;  ///< at least one; only an answer may be without text
   /// A template has put all special tokens where they belong: no prefix and no suffix is added.
   bool has_special_tokens = false;
+  std::string_view form = {};  ///< of its record: "a conversation"
 };
 
 /// A turn in a conversation.
@@ -48,6 +49,7 @@ struct ConversationOptions {
   std::string unknown_template = {};
   LossOn loss_on = LossOn::assistant;
   Reasoning reasoning = Reasoning::refuse;
+  RecordColumns columns = {};
 };
 
 /// A record's position, for messages: "'f.jsonl', line 7" or "'f.json', record 3 (line 7)".
@@ -58,15 +60,22 @@ struct LineNumber {
 };
 
 /// Parses one record, a JSON object. The first matching form below applies; a null field counts as
-/// absent, and other fields are ignored:
+/// absent, and other fields are ignored. options.columns may give fields other names.
 ///
 /// - `messages`, a list of {role, content}: a conversation, which render() writes by its template.
-///   The first role may be system; then user and assistant take turns. All that the assistant has
-///   to generate is in the loss, except in turns whose `train`, `weight` or like key is 0 or false.
-///   Anything after its last turn is dropped.
+///   The first role may be system, or `system` beside the list holds that message; then user and
+///   assistant take turns. All that the assistant has to generate is in the loss, except in turns
+///   whose `train`, `weight` or like key is 0 or false. Anything after its last turn is dropped.
+/// - `conversations`, or `conversation`, a list of {from, value} (ShareGPT): likewise, with the
+///   roles human and gpt.
+/// - `prompt` and `completion`, both lists of messages (TRL): the conversation of both, in which
+///   only the completion is in the loss.
 /// - `instruction`, `output` and optionally `input`: Alpaca's prompts (PROMPT_DICT in train.py,
 ///   tatsu-lab/stanford_alpaca). The prompt is masked from the loss; the output and its EOS are
 ///   not. The output may be empty, as in some Alpaca records: then only EOS is learned.
+/// - `instruction`, `response` and optionally `context` (Dolly): likewise.
+/// - `prompt` and `completion`, both texts: one after the other; the prompt is masked from the
+///   loss, the completion and its EOS are not.
 /// - `text`: all of it is in the loss.
 ///
 /// `options.loss_on` then widens or narrows the loss. Throws a user error that begins with `where`

@@ -59,15 +59,47 @@ constexpr std::array reasoning_fields =
                                 {"reasoning_details", reasoning_advice},
                                 {"thinking", reasoning_advice}});
 
+/// Fields that make a document, by their names in records.
+enum class Field : std::uint8_t {
+  none,
+  text,
+  instruction,
+  input,
+  output,
+  response,
+  context,
+  prompt,
+  completion,
+  system,
+  messages,
+};
+using enum Field;
+constexpr std::pair<std::string_view, Field> field_names[] = {
+    {"text", text},         {"instruction", instruction}, {"input", input},
+    {"output", output},     {"response", response},       {"context", context},
+    {"prompt", prompt},     {"completion", completion},   {"system", system},
+    {"messages", messages}, {"conversations", messages},  {"conversation", messages}};
+
+/// Returns the role that ShareGPT's `from` names.
+std::string role_of(std::string from) {
+  for (const auto& [name, role] : {std::pair("human", "user"),
+                                   {"gpt", "assistant"},
+                                   {"chatgpt", "assistant"},
+                                   {"bot", "assistant"}})
+    if (from == name) return role;
+  return from;
+}
+
 /// A parser handler that takes the known fields and ignores all else.
 class Handler final : public nlohmann::json_sax<nlohmann::json> {
  public:
-  Handler(const LineNumber& where, Reasoning reasoning) : where_(where), reasoning_(reasoning) {}
+  Handler(const LineNumber& where, Reasoning reasoning, const RecordColumns& columns)
+      : where_(where), reasoning_(reasoning), columns_(columns) {}
   RecordFields take() { return std::move(fields_); }
 
   bool null() override {
     if (depth_ == 0) refuse_root();
-    if (depth_ == 2 && in_messages_) refuse("a list of objects");
+    if (depth_ == 2 && list_ != nullptr) refuse("a list of objects");
     note_unread(depth_ - 1);
     return true;
   }
@@ -91,16 +123,17 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
       return other();
     }
     validate(!field->has_value(), "{}: '{}' appears twice", where_, key_);
-    *field = std::move(value);
+    *field = in_message() && key_ == "from" ? role_of(std::move(value)) : std::move(value);
     return true;
   }
   bool key(string_t& name) override {
     if (depth_ == 1 || in_message()) key_ = name;
+    if (depth_ == 1) field_ = field_of(key_);
     return true;
   }
   bool start_object(std::size_t /*size*/) override {
-    if (depth_ == 2 && in_messages_)
-      fields_.messages->emplace_back();
+    if (depth_ == 2 && list_ != nullptr)
+      list_->emplace_back();
     else if (depth_ > 0)
       other();
     ++depth_;
@@ -108,18 +141,18 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
   }
   bool end_object() override {
     --depth_;
-    if (depth_ == 2 && in_messages_) {
+    if (depth_ == 2 && list_ != nullptr) {
       validate(message().role && message().content, "{}: message {} needs 'role' and 'content'",
-               where_, fields_.messages->size());
-      key_ = "messages";
+               where_, list_->size());
+      key_ = list_name_;
     }
     return true;
   }
   bool start_array(std::size_t /*size*/) override {
-    if (depth_ == 1 && key_ == "messages") {
-      validate(!fields_.messages, "{}: 'messages' appears twice", where_);
-      fields_.messages.emplace();
-      in_messages_ = true;
+    if (auto* const list = depth_ == 1 ? list_of(field_) : nullptr) {
+      validate(!*list, "{}: '{}' appears twice", where_, key_);
+      list_ = &list->emplace();
+      list_name_ = key_;
     } else {
       other();
     }
@@ -127,7 +160,7 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool end_array() override {
-    if (--depth_ == 1) in_messages_ = false;
+    if (--depth_ == 1) list_ = nullptr;
     return true;
   }
   bool parse_error(std::size_t position, const std::string& /*token*/,
@@ -145,23 +178,46 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
   std::string at(std::size_t position) const {
     return fmt::format("byte {} of the {}", position, where_.record == 0 ? "line" : "record");
   }
-  bool in_message() const { return depth_ == 3 && in_messages_; }
-  MessageFields& message() { return fields_.messages->back(); }
+  bool in_message() const { return depth_ == 3 && list_ != nullptr; }
+  MessageFields& message() { return list_->back(); }
 
+  /// Returns the field that a name of the root object stands for.
+  Field field_of(std::string_view name) const {
+    for (const auto& [column, member] : record_columns)
+      if (!(columns_.*member).empty() && columns_.*member == name) return named(column);
+    const auto field = named(name);
+    for (const auto& [column, member] : record_columns)
+      if (!(columns_.*member).empty() && named(column) == field) return none;
+    return field;
+  }
+  static Field named(std::string_view name) {
+    for (const auto& [known, field] : field_names)
+      if (known == name) return field;
+    return none;
+  }
+
+  /// Returns the destination for a list of messages, or null.
+  std::optional<Messages>* list_of(Field field) {
+    return field == messages     ? &fields_.messages
+           : field == prompt     ? &fields_.prompt_messages
+           : field == completion ? &fields_.completion_messages
+                                 : nullptr;
+  }
   /// Returns the destination for a string at this place, or null.
   std::optional<std::string>* target() {
     if (depth_ == 1) {
-      const std::pair<std::string_view, std::optional<std::string>*> known[] = {
-          {"text", &fields_.text},
-          {"instruction", &fields_.instruction},
-          {"input", &fields_.input},
-          {"output", &fields_.output}};
+      const std::pair<Field, std::optional<std::string>*> known[] = {
+          {text, &fields_.text},         {instruction, &fields_.instruction},
+          {input, &fields_.input},       {output, &fields_.output},
+          {response, &fields_.response}, {context, &fields_.context},
+          {prompt, &fields_.prompt},     {completion, &fields_.completion},
+          {system, &fields_.system}};
       for (const auto& [name, field] : known)
-        if (key_ == name) return field;
+        if (field_ == name) return field;
     }
     if (in_message()) {
-      if (key_ == "role") return &message().role;
-      if (key_ == "content") return &message().content;
+      if (key_ == "role" || key_ == "from") return &message().role;
+      if (key_ == "content" || key_ == "value") return &message().content;
     }
     return nullptr;
   }
@@ -178,7 +234,7 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
     const bool in_loss = value == 1;
     validate(!message().in_loss || *message().in_loss == in_loss,
              "{}: message {} is in the loss by '{}', but not by '{}'; keep one of them", where_,
-             fields_.messages->size(), in_loss ? key_ : message().loss_key,
+             list_->size(), in_loss ? key_ : message().loss_key,
              in_loss ? message().loss_key : key_);
     message().in_loss = in_loss;
     message().loss_key = key_;
@@ -189,8 +245,10 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
     if (depth_ == 0) refuse_root();
     if (is_loss_key()) refuse_loss("with a list or an object");
     note_unread(depth_ - 1);
-    if (target() != nullptr) refuse("a string");
-    if ((depth_ == 1 && key_ == "messages") || (depth_ == 2 && in_messages_))
+    // What only some forms read may have any type in the others.
+    const bool is_read = depth_ != 1 || field_ <= output;
+    if (is_read && target() != nullptr) refuse("a string");
+    if ((depth_ == 1 && field_ == messages) || (depth_ == 2 && list_ != nullptr))
       refuse("a list of objects");
     return true;
   }
@@ -202,7 +260,7 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
         fields_.unread = field->name;
         fields_.advice = field->advice;
       }
-    if (depth != 3 || !in_messages_) return;
+    if (depth != 3 || list_ == nullptr) return;
     refuse_message(find(message_fields));
     if (reasoning_ == Reasoning::refuse) refuse_message(find(reasoning_fields));
   }
@@ -213,14 +271,14 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
   }
   void refuse_message(const UnreadField* field) const {
     if (field == nullptr) return;
-    fail(ExitCode::bad_input, "{}: message {} has '{}'; {}", where_, fields_.messages->size(),
-         field->name, field->advice);
+    fail(ExitCode::bad_input, "{}: message {} has '{}'; {}", where_, list_->size(), field->name,
+         field->advice);
   }
   [[noreturn]] void refuse_loss(std::string_view value) const {
     fail(ExitCode::bad_input,
          "{}: message {} has '{}' {}, but a turn is in the loss or not: write true or 1, or false "
          "or 0; to weigh records, give files weights in data.train",
-         where_, fields_.messages->size(), key_, value);
+         where_, list_->size(), key_, value);
   }
   [[noreturn]] void refuse(std::string_view expected) const {
     fail(ExitCode::bad_input, "{}: '{}' must be {}", where_, key_, expected);
@@ -232,15 +290,19 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
   LineNumber where_;
   Reasoning reasoning_;
   RecordFields fields_;
-  int depth_ = 0;             ///< open containers
-  bool in_messages_ = false;  ///< inside the list
-  std::string key_;           ///< last key in the root object, or in a message
+  const RecordColumns& columns_;
+  int depth_ = 0;              ///< open containers
+  Messages* list_ = nullptr;   ///< the list that is open
+  std::string list_name_;      ///< and its key
+  std::string key_;            ///< last key in the root object, or in a message
+  Field field_ = Field::none;  ///< of the last key in the root object
 };
 
 }  // namespace
 
-RecordFields read_fields(std::string_view record, const LineNumber& where, Reasoning reasoning) {
-  Handler handler(where, reasoning);
+RecordFields read_fields(std::string_view record, const LineNumber& where, Reasoning reasoning,
+                         const RecordColumns& columns) {
+  Handler handler(where, reasoning, columns);
   // The parser would treat a NUL as the end of the text.
   if (const auto nul = record.find('\0'); nul != record.npos) handler.refuse_json(nul + 1);
   nlohmann::json::sax_parse(record.begin(), record.end(), &handler);

@@ -19,13 +19,16 @@ struct MessageFields {
   std::string loss_key;  ///< its name
 };
 
+using Messages = std::vector<MessageFields>;  ///< each has a role and a content
+
 /// Fields of a record, a JSON object, that make a document.
 struct RecordFields {
   std::optional<std::string> text;
-  std::optional<std::string> instruction;
-  std::optional<std::string> input;
-  std::optional<std::string> output;
-  std::optional<std::vector<MessageFields>> messages;  ///< each has a role and a content
+  std::optional<std::string> instruction, input, output;
+  std::optional<std::string> response, context;  ///< other names of `output` and `input`
+  std::optional<std::string> prompt, completion;
+  std::optional<std::string> system;  ///< beside `messages`
+  std::optional<Messages> messages, prompt_messages, completion_messages;
   std::string_view unread;  ///< name of a field that would change the document; empty: none
   std::string_view advice;  ///< what to do about it
 };
@@ -34,6 +37,7 @@ struct RecordFields {
 /// Throws a user error that begins with `where` if it is not a JSON object, if a field has another
 /// type, or if a message has a field whose loss would change what the model learns: tools, images,
 /// and reasoning unless it is dropped.
-RecordFields read_fields(std::string_view record, const LineNumber& where, Reasoning reasoning);
+RecordFields read_fields(std::string_view record, const LineNumber& where, Reasoning reasoning,
+                         const RecordColumns& columns = {});
 
 }  // namespace llamesh::data

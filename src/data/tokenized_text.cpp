@@ -1,5 +1,7 @@
 #include "data/tokenized_text.hpp"
 
+#include <spdlog/spdlog.h>
+
 #include <cstring>
 #include <string_view>
 #include <utility>
@@ -37,15 +39,18 @@ void add_text(Tokens& tokens, std::string_view text, const tokenizer::Tokenizer&
 void add_jsonl(Tokens& tokens, std::string_view text, const std::string& path,
                const tokenizer::Tokenizer& tokenizer, const DocumentTokens& special) {
   const std::int64_t before = tokens.ids.size();
+  JsonlSummary summary;
   encode_jsonl(tokenizer, special, text, path, tokenizer::available_threads(),
                [&](const EncodedDocument& document, std::string_view, const LineNumber&) {
                  const std::int64_t begin = tokens.ids.size();
+                 summary.add(document);
                  tokens.documents.push_back(begin);
                  for (const std::int64_t edge : document.masked_ranges)
                    tokens.masked_ranges.push_back(begin + edge);
                  tokens.ids.append(document.ids);
                });
   validate(tokens.ids.size() > before, "data file '{}' contains no document", path);
+  spdlog::info("'{}': {}", path, summary.text());
 }
 
 }  // namespace

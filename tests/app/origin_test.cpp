@@ -29,6 +29,9 @@ TEST(Origin, KeepsHowConversationsWereWritten) {
   const auto reasoning = [](const std::string& data) { return origin_of(data).data.reasoning; };
   EXPECT_EQ(reasoning("data: {reasoning: drop}"), data::Reasoning::drop);
   EXPECT_EQ(reasoning("data: {}"), data::Reasoning::refuse);
+  const auto columns = origin_of("data: {columns: {prompt: question, text: ''}}").data.columns;
+  EXPECT_EQ(columns, (data::RecordColumns{.prompt = "question"}));
+  EXPECT_EQ(origin_of("data: {}").data.columns, data::RecordColumns{});
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "../data/files.hpp"
+#include "app/program/options.hpp"
 #include "data/token_stream.hpp"
 #include "source_file.hpp"
 #include "tokenizer/tokenizer.hpp"
@@ -150,6 +151,23 @@ TEST(Tokenize, DropsReasoningIfAsked) {
   testing::internal::CaptureStdout();
   EXPECT_EQ(tokenize(arguments), 0);
   testing::internal::GetCapturedStdout();
+}
+
+TEST(Tokenize, TakesFieldsWithOtherNames) {
+  const TemporaryFolder folder;
+  const auto lines = folder.write("a.jsonl", R"({"question": "Hi", "answer": "Ho"})"
+                                             "\n");
+  TokenizeArguments arguments{llama2, {lines}, folder.path("out.idx"), 1, ""};
+  EXPECT_ERROR(tokenize(arguments), "it has 'answer', 'question': say in data.columns");
+  arguments.columns = record_columns({"prompt=question", "completion=answer"});
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(tokenize(arguments), 0);
+  const auto printed = testing::internal::GetCapturedStdout();
+  EXPECT_NE(printed.find("1 document, the first is a prompt with its completion;"),
+            std::string::npos)
+      << printed;
+  for (const auto* word : {"promt=question", "prompt", "prompt=", "=question", ""})
+    EXPECT_ERROR(record_columns({word}), "expected KEY=NAME, with a key of data.columns");
 }
 
 TEST(Tokenize, RefusesWhatATokenFileCannotSay) {

@@ -1,5 +1,6 @@
 #include "data/jsonl.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <random>
@@ -75,6 +76,61 @@ TEST(Jsonl, OfChatsTheAssistantsTurnsCount) {
             "<|user|>\na\n<|assistant|>\n[Hello$]");
 }
 
+TEST(Jsonl, ShareGptsConversationsAreConversations) {
+  const std::string expected = "<|system|>\nBe brief.\n<|user|>\nHi\n<|assistant|>\n[Yes?$]";
+  for (const auto* assistant : {"gpt", "chatgpt", "bot", "assistant"})
+    EXPECT_EQ(parsed(fmt::format(R"({{"id": "x", "conversations": [
+                  {{"from": "system", "value": "Be brief."}}, {{"value": "Hi", "from": "human"}},
+                  {{"from": "{}", "value": "Yes?", "weight": 1}}]}})",
+                                 assistant)),
+              expected);
+  EXPECT_EQ(parsed(R"({"system": "Be brief.", "conversation": [{"from": "user", "value": "Hi"},
+      {"from": "gpt", "value": "Yes?"}]})"),
+            expected);
+  EXPECT_EQ(parsed(R"({"system": "", "conversations": [{"role": "user", "content": "Hi"},
+      {"role": "assistant", "content": "Yes?"}]})"),
+            "<|user|>\nHi\n<|assistant|>\n[Yes?$]");
+}
+
+/// Only the completion is in the loss, also of answers before it.
+TEST(Jsonl, PromptsHaveCompletions) {
+  EXPECT_EQ(parsed(R"({"completion": " blue.", "prompt": "The sky is", "text": "not this"})"),
+            "The sky is[ blue.$]");
+  EXPECT_EQ(parsed(R"({"prompt": "a", "completion": "b"})", LossOn::all), "[a][b$]");
+  EXPECT_EQ(parsed(R"({"prompt": [{"role": "user", "content": "a"},
+      {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}],
+      "completion": [{"role": "assistant", "content": "d"}]})"),
+            "<|user|>\na\n<|assistant|>\nb$<|user|>\nc\n<|assistant|>\n[d$]");
+  EXPECT_EQ(parsed(R"({"prompt": "only this", "text": "a"})"), "[a$]");
+  EXPECT_EQ(parsed(R"({"prompt": 5, "context": ["x"], "response": {}, "text": "a"})"), "[a$]");
+}
+
+TEST(Jsonl, DollysFieldsAreAlpacas) {
+  EXPECT_EQ(
+      parsed(R"({"instruction": "Add.", "context": "2 2", "response": "4", "category": "x"})"),
+      parsed(R"({"instruction": "Add.", "input": "2 2", "output": "4"})"));
+  EXPECT_EQ(parsed(R"({"instruction": "Add.", "context": "2 2", "output": "4"})"),
+            parsed(R"({"instruction": "Add.", "output": "4"})"));
+}
+
+/// A field with another name hides that with the usual one.
+TEST(Jsonl, ColumnsHaveNamesOfTheirOwn) {
+  const auto text = [](const std::string& line, const RecordColumns& columns) {
+    std::string all;
+    for (const auto& segment : parse_jsonl(line, {file_name, 7}, {.columns = columns}).segments)
+      all += (segment.in_loss ? "[" : "") + segment.text + (segment.in_loss ? "]" : "");
+    return all;
+  };
+  const std::string record = R"({"question": "a", "answer": "b", "text": "c", "body": "d",
+      "turns": [{"from": "human", "value": "e"}, {"from": "gpt", "value": "f"}]})";
+  EXPECT_EQ(text(record, {.prompt = "question", .completion = "answer"}), "a[b]");
+  EXPECT_EQ(text(record, {.instruction = "question", .output = "answer"}),
+            text(R"({"instruction": "a", "output": "b"})", {}));
+  EXPECT_EQ(text(record, {.messages = "turns"}), "<|user|>\ne\n<|assistant|>\n[f]");
+  EXPECT_EQ(text(record, {.text = "body"}), "[d]");
+  EXPECT_EQ(text(R"({"prompt": "a", "completion": "b", "text": "c"})", {.prompt = "none"}), "[c]");
+}
+
 TEST(Jsonl, TheLossMayCoverTheLastAnswerOrEverything) {
   const std::string chat = R"({"messages": [{"role": "user", "content": "a"},
       {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"},
@@ -104,9 +160,28 @@ TEST(Jsonl, RefusalsNameFileAndLine) {
   refused(std::string("{\"text\": \"a\"}\0 more", 19), "not valid JSON at byte 14");
   for (const char* line : {"5", "\"text\"", "[1]", "null", "true"})
     refused(line, "expected one JSON object");
-  refused("{}", "has neither 'text', nor 'instruction' and 'output', nor 'messages'");
-  refused(R"({"instruction": "a"})", "has neither");
+  refused("{}",
+          "has neither 'messages', nor 'instruction' and 'output', nor 'prompt' and "
+          "'completion', nor 'text'");
+  refused(R"({"instruction": "a"})", "nor 'text'; it has 'instruction': say in data.columns which");
+  refused(R"({"question": "a", "id": 5, "answer": "b"})", "it has 'answer', 'question': say in");
   refused(R"({"text": null})", "has neither");
+  refused(R"({"prompt": "", "completion": "b"})", "'prompt' is empty");
+  refused(R"({"prompt": [], "completion": "b"})", "only one is a list of messages");
+  refused(R"({"prompt": [5], "completion": "b"})", "'prompt' must be a list of objects");
+  refused(R"({"prompt": "a", "completion": "b", "system": "s"})",
+          "has 'system' without 'messages'");
+  refused(R"({"prompt": "a", "completion": "b", "tools": [{"name": "f"}]})", "has 'tools'");
+  refused(R"({"system": "s", "messages": [{"role": "system", "content": "t"}]})",
+          "has 'system' beside a first message with that role");
+  refused(R"({"system": {"a": 1}, "messages": [{"role": "user", "content": "t"}]})",
+          "has 'system'");
+  refused(R"({"conversations": [{"from": "human"}]})", "message 1 needs 'role' and 'content'");
+  refused(R"({"conversations": [{"from": "human", "value": "a"}, {"from": "bard", "value": "b"}]})",
+          "message 2 has the role 'bard'");
+  refused(R"({"conversations": [{"from": "observation", "value": "a"}]})",
+          "tools are not supported");
+  refused(R"({"conversations": [], "messages": []})", "'messages' appears twice");
   refused(R"({"text": ""})", "'text' is empty");
   refused(R"({"text": 5})", "'text' must be a string");
   refused(R"({"text": ["a"]})", "'text' must be a string");
@@ -144,9 +219,10 @@ TEST(Jsonl, RefusalsNameFileAndLine) {
                           field, call),
               fmt::format("message 1 has '{}'; tools are not supported", field));
   const std::string chat = R"("messages": [{"role": "assistant", "content": "a"}]})";
-  for (const char* field : {R"({"system": "Be terse.", )", R"({"history": [["a", "b"]], )"})
-    for (const std::string& record : {chat, std::string(R"("instruction": "a", "output": "b"})")})
-      refused(field + record, "it is not read");
+  const std::string instruction = R"("instruction": "a", "output": "b"})";
+  for (const std::string& record : {chat, instruction})
+    refused(R"({"history": [["a", "b"]], )" + record, "has 'history'; it is not read");
+  refused(R"({"system": "Be terse.", )" + instruction, "has 'system' without 'messages'");
   EXPECT_EQ(parsed(R"({"system": "", "history": [], "messages": [{"role": "user", "content": "a"},)"
                    R"({"role": "assistant", "content": "b"}]})"),
             "<|user|>\na\n<|assistant|>\n[b$]");

@@ -44,6 +44,7 @@ struct TokenizeArguments {
   data::ChatTemplate chat_template = data::ChatTemplate::automatic;
   data::LossOn loss_on = data::LossOn::assistant;
   data::Reasoning reasoning = data::Reasoning::refuse;
+  data::RecordColumns columns = {};
 
   /// Returns the options for JSON records.
   data::DataOptions data_options() const;

@@ -40,6 +40,7 @@ struct EvaluateArguments : ModelArguments {
   std::optional<data::ChatTemplate> chat_template;  ///< empty: the run's, else automatic
   std::optional<data::LossOn> loss_on;              ///< empty: the run's, else assistant
   std::optional<data::Reasoning> reasoning;         ///< empty: the run's, else refuse
+  std::optional<data::RecordColumns> columns;       ///< empty: the run's
   Output output = Output::text;
 };
 
@@ -101,14 +102,16 @@ data::TokenDtype token_dtype_of(const EvaluateArguments& arguments) {
 data::DataOptions options_for(const EvaluateArguments& arguments, const LoadedModel& model) {
   data::DataOptions options = model.data;
   options.format = format_of(arguments);
-  validate(options.format == data::Format::jsonl ||
-               !(arguments.chat_template || arguments.loss_on || arguments.reasoning),
-           "--chat-template, --loss-on and --reasoning are for .jsonl and .json; '{}' holds no "
-           "records: leave them out",
-           arguments.files.front());
+  validate(
+      options.format == data::Format::jsonl || !(arguments.chat_template || arguments.loss_on ||
+                                                 arguments.reasoning || arguments.columns),
+      "--chat-template, --loss-on, --reasoning and --column are for .jsonl and .json; '{}' "
+      "holds no records: leave them out",
+      arguments.files.front());
   options.chat_template = arguments.chat_template.value_or(options.chat_template);
   options.loss_on = arguments.loss_on.value_or(options.loss_on);
   options.reasoning = arguments.reasoning.value_or(options.reasoning);
+  options.columns = arguments.columns.value_or(options.columns);
   if (data::is_text(options.format))
     options.tokenizer = tokenizer_for(model, arguments.tokenizer);
   else if (options.format == data::Format::tokens)
@@ -286,6 +289,7 @@ void declare_evaluate(CLI::App& parser, Run& chosen) {
                           "As data.loss_on (default: the run's; assistant for a folder)");
   add_named<data::Reasoning>(command, "--reasoning", to.reasoning,
                              "As data.reasoning (default: the run's; refuse for a folder)");
+  add_columns(command, to.columns, " (default: the run's)");
   command.add_option("--sequence-length", to.sequence_length,
                      "In tokens (default: the run's; for a Hugging Face folder 512, or the "
                      "model's positions if it has fewer)");

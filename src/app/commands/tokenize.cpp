@@ -127,6 +127,7 @@ class Work {
           where);
       note_end(only_end(document.ids));
       ++documents_;
+      summary_.add(document);
       append(document.ids, line.size(), document.masked_ranges);
       output_.end_document();
     };
@@ -149,6 +150,7 @@ class Work {
                counted(static_cast<std::int64_t>(documents_), "document"), bytes_, seconds,
                static_cast<double>(output_.tokens()) / seconds,
                static_cast<double>(bytes_) / 1e6 / seconds, threads_);
+    if (!summary_.empty()) fmt::print(to, "of the records: {}\n", summary_.text());
     const bool is_pair = arguments_.output.ends_with(".idx");
     if (end_) fmt::print(to, "every document ends with id {} (data.eos_token)\n", *end_);
     if (!end_ && !is_pair)
@@ -208,6 +210,7 @@ class Work {
   std::optional<std::int32_t> end_;        ///< id that ends every document, if there is one
   bool any_file_ = false;
   std::size_t documents_ = 0;
+  data::JsonlSummary summary_;
   std::size_t bytes_ = 0;  ///< done
   std::int64_t shown_ = 0;
 };
@@ -220,6 +223,7 @@ data::DataOptions TokenizeArguments::data_options() const {
   options.chat_template = chat_template;
   options.loss_on = loss_on;
   options.reasoning = reasoning;
+  options.columns = columns;
   return options;
 }
 
@@ -286,6 +290,7 @@ void declare_tokenize(CLI::App& parser, Run& chosen) {
                                 "As data.chat_template");
   add_named<data::LossOn>(command, "--loss-on", to.loss_on, "As data.loss_on");
   add_named<data::Reasoning>(command, "--reasoning", to.reasoning, "As data.reasoning");
+  add_columns(command, to.columns, "");
 }
 
 }  // namespace llamesh::app

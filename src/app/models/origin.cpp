@@ -39,6 +39,9 @@ Origin origin_of(const std::string& config) {
       value_of_name<data::LossOn>(value_of(root, "data", "loss_on")).value_or(origin.data.loss_on);
   origin.data.reasoning = value_of_name<data::Reasoning>(value_of(root, "data", "reasoning"))
                               .value_or(origin.data.reasoning);
+  if (const auto* const data = root.find("data"))
+    for (const auto& [name, member] : data::record_columns)
+      origin.data.columns.*member = value_of(*data, "columns", name);
   origin.data.document_mask = value_of(root, "data", "document_mask") == "true";
   if (const auto id = value_of(root, "data", "eos_token"); !id.empty())
     origin.data.eos_token = std::strtoll(id.c_str(), nullptr, 10);

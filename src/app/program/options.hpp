@@ -1,8 +1,10 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <functional>
 #include <initializer_list>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -12,6 +14,9 @@
 #include "app/program/command.hpp"
 #include "app/program/output_file.hpp"
 #include "core/enum_names.hpp"
+#include "core/error.hpp"
+#include "core/text.hpp"
+#include "data/data_options.hpp"
 
 /// Helpers for every Declare, and options that several commands share.
 namespace llamesh::app {
@@ -64,6 +69,33 @@ void add_named(CLI::App& command, const char* option, Value& value, const char* 
       .add_option_function<std::string>(
           option, [&value](const std::string& word) { value = *value_of_name<E>(word); }, help)
       ->check(CLI::IsMember(words));
+}
+
+/// Parses words such as "prompt=question". Throws a user error for another form or key.
+inline data::RecordColumns record_columns(const std::vector<std::string>& words) {
+  data::RecordColumns columns;
+  for (const auto& word : words) {
+    const auto key = word.substr(0, word.find('='));
+    const auto* const found =
+        std::ranges::find(data::record_columns, key, &data::RecordColumn::name);
+    validate(
+        found != std::end(data::record_columns) && word.size() > key.size() + 1,
+        "--column {}: expected KEY=NAME, with a key of data.columns: text, instruction, input, "
+        "output, prompt, completion or messages",
+        excerpt(word));
+    columns.*found->member = word.substr(key.size() + 1);
+  }
+  return columns;
+}
+
+/// Adds --column for `columns`, which may be optional. `otherwise`: what holds without it.
+template <class Columns>
+void add_columns(CLI::App& command, Columns& columns, const std::string& otherwise) {
+  command
+      .add_option_function<std::vector<std::string>>(
+          "--column", [&columns](const auto& words) { columns = record_columns(words); },
+          "KEY=NAME, as data.columns.KEY=NAME; may be repeated" + otherwise)
+      ->allow_extra_args(false);
 }
 
 }  // namespace llamesh::app
