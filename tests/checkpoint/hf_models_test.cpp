@@ -64,6 +64,7 @@ TEST(HfModels, HaveTheKnownNumbersOfParameters) {
       {"deepseek-v3", 671'026'419'200},
       {"kimi-k2", 1'026'408'232'448},
       {"glm4.7-flash", 29'943'393'920},
+      {"internlm3-8b", 8'804'241'408},
       {"gpt-oss-20b", 20'914'757'184},
       {"gpt-oss-120b", 116'829'156'672},
       {"olmo3-7b", 7'298'011'136},

@@ -27,9 +27,9 @@ std::string config_of(const std::string& family, const std::string& more = "") {
                 "num_attention_heads": 6, "num_key_value_heads": 2, "vocab_size": 101})");
   json["architectures"] = {f.architecture};
   json["model_type"] = f.name;
-  const char* const with_head_dim[] = {"qwen3",      "gemma",      "gemma2", "gemma3_text",
-                                       "seed_oss",   "glm",        "glm4",   "ernie4_5",
-                                       "minimax_m2", "ministral3", "gpt_oss"};
+  const char* const with_head_dim[] = {"qwen3",      "gemma",      "gemma2",  "gemma3_text",
+                                       "seed_oss",   "glm",        "glm4",    "ernie4_5",
+                                       "minimax_m2", "ministral3", "gpt_oss", "internlm3"};
   if (std::ranges::find(with_head_dim, family) != std::end(with_head_dim)) json["head_dim"] = 8;
   if (family == "olmo3" || family == "cohere") json["rope_theta"] = 5e5;
   if (family == "granitemoehybrid")
@@ -140,6 +140,17 @@ TEST(Families, ReadTheirKeys) {
   EXPECT_TRUE(smollm3.tie_word_embeddings);
   EXPECT_EQ(config("exaone4", R"("sliding_window": null)").window(0), 0);
   EXPECT_EQ(config("ministral").window(2), 4096);
+  const auto internlm3 = config("internlm3", R"("qkv_bias": true, "bias": true,
+      "rope_theta": 50000000, "max_position_embeddings": 32768,
+      "rope_scaling": {"factor": 6.0, "rope_type": "dynamic"})");
+  EXPECT_TRUE(internlm3.attention_bias && internlm3.mlp_bias);
+  EXPECT_EQ(internlm3.rope_scaling->rope_type, RopeType::dynamic);
+  EXPECT_EQ(internlm3.rope_scaling->original_max_position_embeddings, 32768);
+  // As transformers 5 writes it.
+  const auto by_transformers = config("internlm3", R"("architectures": ["LlamaForCausalLM"],
+      "attention_bias": true, "mlp_bias": true)");
+  EXPECT_EQ(by_transformers.family, "internlm3");
+  EXPECT_TRUE(by_transformers.attention_bias && by_transformers.mlp_bias);
   EXPECT_EQ(config("seed_oss").dropout, 0.1);
   EXPECT_TRUE(config("seed_oss").attention_bias);
   EXPECT_NEAR(config("hunyuan_v1_dense", R"("head_dim": 128, "rope_theta": 1e4,
@@ -270,6 +281,9 @@ TEST(Families, WriteWhatTheyRead) {
       {"exaone4", R"("sliding_window": null)"},
       {"smollm3", R"("no_rope_layers": [0, 1, 0], "mlp_bias": true)"},
       {"ministral", ""},
+      {"internlm3", R"("qkv_bias": true, "bias": true, "attention_bias": true,
+                       "max_position_embeddings": 8,
+                       "rope_parameters": {"rope_type": "dynamic", "factor": 2.5})"},
       {"seed_oss", R"("attention_out_bias": true, "residual_dropout": 0.0)"},
       {"phi3", R"("sliding_window": 2047, "resid_pdrop": 0.1, "partial_rotary_factor": 1.0)"},
       {"phi3", R"("max_position_embeddings": 128, "original_max_position_embeddings": 32,
@@ -380,6 +394,21 @@ TEST(Families, NameWhatTheyDoNotCompute) {
        "no_rope_layers has 2 layers, but num_hidden_layers is 3"},
       {"smollm3", R"("no_rope_layers": [1, 2, 1])", "model.no_rope_layers has 2"},
       {"smollm3", R"("use_sliding_window": true)", "use_sliding_window is true"},
+      {"internlm3", R"("qkv_bias": true)",
+       "qkv_bias is true, but bias is missing; llamesh computes the family with both or none"},
+      {"internlm3", R"("qkv_bias": true, "bias": true, "attention_bias": false)",
+       "qkv_bias is true, but attention_bias, the same key, is false"},
+      {"internlm3", R"("rope_scaling": {"type": "dynamic", "factor": 2.0})",
+       "max_position_embeddings is missing"},
+      {"internlm3", R"("max_position_embeddings": 64, "original_max_position_embeddings": 32,
+          "rope_scaling": {"type": "dynamic", "factor": 2.0})",
+       "original_max_position_embeddings differs from max_position_embeddings 64"},
+      {"internlm3", R"("max_position_embeddings": 64,
+          "rope_scaling": {"type": "dynamic", "factor": 0.5})",
+       "factor is 0.5 for 8 rotated dims; dynamic needs 1 or more"},
+      {"internlm3", R"("architectures": ["LlamaForCausalLM"], "model_type": "mistral")",
+       "architectures is [\"LlamaForCausalLM\"] and model_type \"mistral\"; llamesh trains"},
+      {"internlm3", R"("architectures": [""])", "architectures is [\"\"]"},
       {"phi3", R"("rope_scaling": {"rope_type": "linear", "factor": 2.0})",
        "rope_scaling: rope_type is 'linear'; the family has default and longrope"},
       {"phi3", R"("rope_scaling": {"type": "longrope"})",
@@ -546,6 +575,13 @@ TEST(Families, RefuseOthersKeys) {
       [](auto& c) { c.rope_scaling = RopeScaling{.rope_type = RopeType::yarn, .factor = 4}; },
       "model.rope_scaling.original_max_position_embeddings is missing");
   expect(
+      "llama",
+      [](auto& c) {
+        c.rope_scaling = RopeScaling{
+            .rope_type = RopeType::dynamic, .factor = 2, .original_max_position_embeddings = 64};
+      },
+      "model.rope_scaling.rope_type is dynamic, which the family llama does not have");
+  expect(
       "llama", [](auto& c) { c.num_experts = 4; },
       "model.num_experts is set, but the family llama has none");
   expect(
@@ -618,7 +654,8 @@ TEST(Families, UnknownOnesAreToldWhichAreKnown) {
         "llamesh trains LlamaForCausalLM, MistralForCausalLM, MinistralForCausalLM, "
         "Ministral3ForCausalLM, Qwen2ForCausalLM, "
         "Qwen3ForCausalLM, Olmo2ForCausalLM, Olmo3ForCausalLM, Exaone4ForCausalLM, "
-        "SmolLM3ForCausalLM, SeedOssForCausalLM, Phi3ForCausalLM, HunYuanDenseV1ForCausalLM, "
+        "SmolLM3ForCausalLM, InternLM3ForCausalLM, SeedOssForCausalLM, Phi3ForCausalLM, "
+        "HunYuanDenseV1ForCausalLM, "
         "Ernie4_5ForCausalLM, GlmForCausalLM, Glm4ForCausalLM, GraniteForCausalLM, "
         "GraniteMoeHybridForCausalLM, CohereForCausalLM, Cohere2ForCausalLM, ArceeForCausalLM, "
         "ApertusForCausalLM, NemotronForCausalLM, Starcoder2ForCausalLM, GemmaForCausalLM, "

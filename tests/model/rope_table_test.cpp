@@ -31,6 +31,20 @@ TEST(Rope, LongropeDividesByTheLengthOfTheText) {
   EXPECT_EQ(rope_magnitude(rope), 1);
 }
 
+/// InternLM3's: the base is 5e7 up to the original context.
+TEST(Rope, DynamicGrowsTheBaseWithTheText) {
+  Rope rope{.theta = 5e7};
+  const auto plain = rope_frequencies(rope, 128);
+  rope.scaling = RopeScaling{
+      .rope_type = RopeType::dynamic, .factor = 6, .original_max_position_embeddings = 32768};
+  EXPECT_EQ(rope_frequencies(rope, 128, 32768), plain);
+  const auto base = 5e7 * std::pow(6.0 * 2 - (6 - 1), 128.0 / 126);
+  const auto grown = rope_frequencies(rope, 128, 65536);
+  for (std::size_t i = 0; i < plain.size(); ++i)
+    EXPECT_DOUBLE_EQ(grown[i], std::pow(base, -2.0 * static_cast<double>(i) / 128)) << i;
+  EXPECT_EQ(rope_magnitude(rope), 1);
+}
+
 /// Only queries behind the original context grow.
 TEST(Rope, QueriesGrowWithTheirPosition) {
   Rope rope{.theta = 10000};

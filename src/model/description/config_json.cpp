@@ -61,8 +61,10 @@ const Family& family_of(const ConfigKeys& keys) {
   const auto* architectures = keys.find("architectures");
   const auto found = std::ranges::find_if(families(), [&](const Family* family) {
     if (architectures == nullptr) return family->name == type;
-    return *architectures == Json::array({family->architecture}) &&
-           (type.empty() || family->name == type);
+    const auto is = [&](std::string_view name) { return *architectures == Json::array({name}); };
+    const auto other = family->other_architecture;
+    return family->name == type ? is(family->architecture) || (!other.empty() && is(other))
+                                : type.empty() && is(family->architecture);
   });
   if (found != families().end()) return **found;
   std::vector<std::string_view> known;

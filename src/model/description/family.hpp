@@ -22,6 +22,8 @@ namespace llamesh::model {
 struct Family {
   std::string_view name;          ///< model.family in input files, model_type in config.json
   std::string_view architecture;  ///< the entry of `architectures` in config.json
+  /// Another one, which is read beside this `name` only; empty: none.
+  std::string_view other_architecture = {};
 
   /// Begins the names of all tensors but the head's; a folder of the bare model omits it.
   std::string_view base_prefix;

@@ -23,10 +23,15 @@ enum class RopeType : std::uint8_t {
   /// By a factor for each frequency, from one list for short texts and one for long ones, with
   /// hotter attention (Ding et al. 2024).
   longrope,
+  dynamic,  ///< by the length of texts beyond the original context, through the base
 };
 inline EnumNames<RopeType> enum_names(RopeType) {
   using enum RopeType;
-  return {{{"llama3", llama3}, {"linear", linear}, {"longrope", longrope}, {"yarn", yarn}}};
+  return {{{"dynamic", dynamic},
+           {"llama3", llama3},
+           {"linear", linear},
+           {"longrope", longrope},
+           {"yarn", yarn}}};
 }
 
 /// Parameters for frequency scaling, named as in config.json's rope_scaling.
@@ -35,7 +40,8 @@ struct RopeScaling {
   double factor = 0;              ///< 0: 8 for llama3; the others have no default
   double low_freq_factor = 1.0;   ///< llama3
   double high_freq_factor = 4.0;  ///< llama3
-  std::int64_t original_max_position_embeddings = 0;  ///< llama3 (0: 8192), yarn, longrope: L
+  /// llama3 (0: 8192), yarn, longrope, dynamic: L
+  std::int64_t original_max_position_embeddings = 0;
   double attention_factor = 0;  ///< yarn, longrope: scales queries and keys; 0: 0.1 ln(factor) + 1
                                 ///< or sqrt(1 + ln(factor) / ln(L)), 1 without a factor above 1
   double beta_fast = 32;        ///< yarn: rotations over the original context that stay unscaled

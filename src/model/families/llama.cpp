@@ -74,6 +74,28 @@ constexpr LlamaVariant ministral{.keys = {"sliding_window", "layer_types"},
                                  .needs_num_key_value_heads = true,
                                  .full_attention_every = 0};
 
+/// The family's own code reads the two kinds of biases by two keys, transformers by its own names,
+/// and only if they are equal.
+void read_internlm3(const ConfigKeys& keys, ModelConfig& c) {
+  const auto *inner = keys.either("qkv_bias", "attention_bias"),
+             *others = keys.either("bias", "mlp_bias");
+  c.attention_bias = keys.flag(inner);
+  validate(keys.flag(others) == c.attention_bias,
+           "{}: {} is {}, but {} is {}; llamesh computes the family with both or none", keys.name(),
+           inner, keys.shown(inner), others, keys.shown(others));
+}
+
+constexpr LlamaVariant internlm3{
+    .keys = {"attention_bias", "mlp_bias"},
+    .needs_num_key_value_heads = true,
+    .needs_head_dim = true,
+    .has_dynamic_rope = true,
+    .bias_name = "qkv_bias",
+    .read_more = read_internlm3,
+    .write_more = [](const ModelConfig& c, nlohmann::ordered_json& json) {
+      json["bias"] = c.mlp_bias;
+    }};
+
 constexpr const char* seed_oss_dropouts[] = {"attention_dropout", "residual_dropout"};
 
 constexpr LlamaVariant seed_oss{
@@ -498,6 +520,8 @@ constexpr Family all_families[] = {
     llama_like<olmo3>("olmo3", "Olmo3ForCausalLM"),
     llama_like<exaone4>("exaone4", "Exaone4ForCausalLM"),
     llama_like<smollm3>("smollm3", "SmolLM3ForCausalLM"),
+    // transformers 5 writes Llama's architecture, whose class it takes.
+    llama_like<internlm3>("internlm3", "InternLM3ForCausalLM", "LlamaForCausalLM"),
     llama_like<seed_oss>("seed_oss", "SeedOssForCausalLM"),
     llama_like<phi3>("phi3", "Phi3ForCausalLM"),
     llama_like<hunyuan>("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM"),

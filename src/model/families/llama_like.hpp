@@ -69,7 +69,8 @@ struct LlamaVariant {
   bool stretches_rope = false;
   /// The family's only rope_scaling is longrope, under any of its names; others do not have it.
   bool has_longrope = false;
-  bool scales_queries = false;  ///< by llama_4_scaling_beta in the RoPE parameters
+  bool has_dynamic_rope = false;  ///< the family may have rope_scaling dynamic, too
+  bool scales_queries = false;    ///< by llama_4_scaling_beta in the RoPE parameters
   /// Another key for partial_rotary_factor, in dims; null: none.
   const char* rotary_dims_name = nullptr;
   RotaryPairs rotary_pairs = RotaryPairs::halves;
@@ -146,10 +147,12 @@ void check_rope(const LlamaVariant& variant, const ModelConfig& config);
 
 /// Returns a family with Llama's layer.
 template <const LlamaVariant& variant>
-constexpr Family llama_like(std::string_view name, std::string_view architecture) {
+constexpr Family llama_like(std::string_view name, std::string_view architecture,
+                            std::string_view other_architecture = {}) {
   return {
       .name = name,
       .architecture = architecture,
+      .other_architecture = other_architecture,
       .base_prefix = "model.",
       .read_config = [](const ConfigKeys& keys,
                         ModelConfig& c) { read_llama_config(variant, keys, c); },

@@ -68,6 +68,17 @@ RopeScaling read_longrope(const ConfigKeys& keys, const ConfigKeys& rope) {
   return s;
 }
 
+/// Its original context is max_position_embeddings, whatever else a file says.
+RopeScaling read_dynamic(const ConfigKeys& keys, const ConfigKeys& rope) {
+  const auto original = keys.size("max_position_embeddings");
+  validate(original_positions(keys, rope) == original,
+           "{}: {} differs from max_position_embeddings {}; remove it", rope.name(), original_key,
+           original);
+  return {.rope_type = RopeType::dynamic,
+          .factor = rope.number("factor"),
+          .original_max_position_embeddings = original};
+}
+
 /// Returns the type of a block; empty if it has none.
 std::string type_of(const ConfigKeys& rope) {
   return rope.text(rope.has("rope_type") ? "rope_type" : "type");
@@ -86,6 +97,7 @@ std::optional<RopeScaling> read_scaling(const LlamaVariant& variant, const Confi
   }
   if (type == "linear")
     return RopeScaling{.rope_type = RopeType::linear, .factor = rope.number("factor")};
+  if (type == "dynamic" && variant.has_dynamic_rope) return read_dynamic(keys, rope);
   validate(type == "llama3" || type == "yarn",
            "{}: rope_type is '{}'; llamesh computes default, linear, llama3 and yarn", rope.name(),
            excerpt(type));
@@ -190,6 +202,9 @@ nlohmann::ordered_json scaling_block(const LlamaVariant& variant, const RopeScal
       if (s.attention_factor > 0) longrope["attention_factor"] = s.attention_factor;
       return longrope;
     }
+    case RopeType::dynamic:
+      // The families' own code wants these two keys.
+      return {{"type", "dynamic"}, {"factor", s.factor}};
     case RopeType::yarn:
       break;
   }
@@ -241,6 +256,8 @@ void write_rope(const LlamaVariant& variant, const ModelConfig& c, nlohmann::ord
     json["max_position_embeddings"] =
         std::llround(c.rope_scaling->factor * static_cast<double>(original));
   }
+  if (c.rope_scaling && c.rope_scaling->rope_type == RopeType::dynamic)
+    json["max_position_embeddings"] = c.rope_scaling->original_max_position_embeddings;
   const auto full = c.rope_scaling ? scaling_block(variant, *c.rope_scaling)
                                    : nlohmann::ordered_json{{"rope_type", "default"}};
   if (variant.window_rope != WindowRope::unscaled || c.rope_theta == olmo3_window_theta) {
@@ -260,7 +277,15 @@ void check_scaling(const LlamaVariant& variant, const ModelConfig& c) {
   validate(longrope == variant.has_longrope,
            "model.rope_scaling.rope_type is {}; the family {} has {}", name_in_inputs(s.rope_type),
            c.family, variant.has_longrope ? "longrope only" : "linear, llama3 and yarn");
+  const bool dynamic = s.rope_type == RopeType::dynamic;
+  validate(!dynamic || variant.has_dynamic_rope,
+           "model.rope_scaling.rope_type is dynamic, which the family {} does not have", c.family);
   validate(s.factor > 0, "model.rope_scaling.factor is missing");
+  validate(
+      !dynamic || (s.factor >= 1 && c.rotary_dims() > 2),
+      "model.rope_scaling: factor is {} for {} rotated dims; dynamic needs 1 or more, and more "
+      "than 2 dims",
+      s.factor, c.rotary_dims());
   validate(s.rope_type == RopeType::linear || s.original_max_position_embeddings > 0,
            "model.rope_scaling.original_max_position_embeddings is missing");
   if (s.rope_type == RopeType::llama3)

@@ -10,6 +10,18 @@
 namespace llamesh::model {
 namespace {
 
+/// Returns the base of the frequencies, which grows with texts behind the original context (Hugging
+/// Face's _compute_dynamic_ntk_parameters).
+double base_of(const Rope& rope, std::int64_t dims, std::int64_t positions) {
+  if (!rope.scaling || rope.scaling->rope_type != RopeType::dynamic) return rope.theta;
+  const RopeScaling& s = *rope.scaling;
+  const auto dim = static_cast<double>(dims);
+  const auto contexts =
+      static_cast<double>(positions) / static_cast<double>(s.original_max_position_embeddings);
+  const double growth = 1 + s.factor * (std::max(contexts, 1.0) - 1);
+  return rope.theta * std::pow(growth, dim / (dim - 2));
+}
+
 double by_wavelength(double frequency, const RopeScaling& s) {
   const double wavelength = 2 * std::numbers::pi / frequency;
   const auto context = static_cast<double>(s.original_max_position_embeddings);
@@ -56,6 +68,8 @@ double scaled(double frequency, std::int64_t i, const Rope& rope, std::int64_t d
       return by_rotations(frequency, i, rope, dims);
     case RopeType::longrope:
       return by_length(frequency, i, *rope.scaling, positions);
+    case RopeType::dynamic:  // in the base
+      break;
   }
   return frequency;
 }
@@ -65,10 +79,10 @@ double scaled(double frequency, std::int64_t i, const Rope& rope, std::int64_t d
 std::vector<double> rope_frequencies(const Rope& rope, std::int64_t head_dim,
                                      std::int64_t positions) {
   const auto dims = rope.dims > 0 ? rope.dims : head_dim;
+  const double base = base_of(rope, dims, positions);
   std::vector<double> frequencies;
   for (std::int64_t i = 0; i < dims / 2; ++i) {
-    const double f =
-        std::pow(rope.theta, -2.0 * static_cast<double>(i) / static_cast<double>(dims));
+    const double f = std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(dims));
     frequencies.push_back(scaled(f, i, rope, dims, positions));
   }
   frequencies.resize(static_cast<std::size_t>(head_dim / 2), 0.0);

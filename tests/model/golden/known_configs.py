@@ -15,7 +15,7 @@ import transformers
 
 # By model_type: the families whose models are downloaded and fine-tuned most.
 NAMES = """llama mistral ministral ministral3 mixtral qwen2 qwen2_moe qwen3 qwen3_moe qwen3_next qwen3_5_text gemma gemma2
-gemma3_text gemma3n_text gemma4_text phi phi3 phimoe olmo olmo2 olmo3 olmoe smollm3 exaone4 seed_oss hunyuan_v1_dense
+gemma3_text gemma3n_text gemma4_text phi phi3 phimoe olmo olmo2 olmo3 olmoe smollm3 exaone4 seed_oss internlm3 hunyuan_v1_dense
 hunyuan_v1_moe ernie4_5 ernie4_5_moe glm glm4 glm4_moe glm4_moe_lite granite granitemoe granitemoehybrid arcee apertus
 nemotron nemotron_h cohere cohere2 starcoder2 stablelm gpt2 gpt_neo gpt_neox gptj gpt_oss opt bloom falcon falcon_h1 mpt
 deepseek_v2 deepseek_v3 minimax minimax_m2 bamba jamba mamba2 lfm2 dots1 bitnet helium persimmon xglm""".split()

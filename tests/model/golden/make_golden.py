@@ -366,6 +366,11 @@ MODELS = {
                 "num_experts_per_tok": 3, "sliding_window": 7, "tie_word_embeddings": False,
                 "rope_parameters": {"rope_type": "yarn", "rope_theta": 1.5e5, "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0,
                                     "truncate": False, "original_max_position_embeddings": 64}},
+    # All biases, and a base of RoPE that grows with the text.
+    "internlm3": {"model_type": "internlm3", "hidden_size": 24, "intermediate_size": 44, "num_attention_heads": 4,
+                  "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 54, "initializer_range": 0.2, "qkv_bias": True,
+                  "bias": True, "pad_token_id": None, "max_position_embeddings": 40,
+                  "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 6.0}},
 }
 # The lowest layer and parts of those above; parts of each layer above a trained embedding.
 FROZEN = {"frozen": ["model.embed_tokens.weight", "model.layers.0.*", "*.k_proj.*", "*.gate_proj.weight",
@@ -396,7 +401,7 @@ SHAPES |= {name: (2, 98) for name in ("olmo3", "exaone4", "smollm3", "ministral"
 SHAPES |= {name: (2, 98) for name in ("apertus", "olmoe", "glm4_moe", "minimax_m2", "glm")}
 SHAPES |= {"qwen2_moe": (2, 96)}  # context ranks divide it: padding would count in its load-balancing loss
 SHAPES |= {name: (2, 98) for name in ("ernie", "glm4", "granite", "arcee", "gemma", "nemotron", "starcoder2")}
-SHAPES |= {"gpt_oss": (2, 98)}
+SHAPES |= {name: (2, 98) for name in ("gpt_oss", "internlm3")}
 SHAPES |= {name: (2, 98) for name in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")}
 SHAPES |= {name: (2, 98) for name in ("gemma2", "cohere", "cohere2", "longrope", "shortrope", "ministral3", "granite4")}
 DOCUMENT_LENGTHS = {name: [[5, 1, 57, 2, 20], [70, 15]] for name in ("packed", "packed_mistral", "packed_gpt2")}
@@ -412,8 +417,7 @@ def make_config(config):
         return transformers.LlamaConfig(**COMMON | config, max_position_embeddings=512)
     if is_gpt2(config):
         return transformers.GPT2Config(**GPT2 | config)
-    keys = {key: value for key, value in (COMMON | config).items() if key != "model_type"}
-    return transformers.AutoConfig.for_model(config["model_type"], **keys, max_position_embeddings=512)
+    return transformers.AutoConfig.for_model(**{"max_position_embeddings": 512} | COMMON | config)
 
 
 def collapse(model):
