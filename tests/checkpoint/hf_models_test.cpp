@@ -64,6 +64,10 @@ TEST(HfModels, HaveTheKnownNumbersOfParameters) {
       {"deepseek-v3", 671'026'419'200},
       {"kimi-k2", 1'026'408'232'448},
       {"glm4.7-flash", 29'943'393'920},
+      // With 19 x 256 biases, which its own code calls buffers.
+      {"ling-mini-2.0", 16'255'638'528 + 4864},
+      {"mimo-7b", 7'622'619'136},
+      {"internlm2.5-7b", 7'737'708'544},
       {"internlm3-8b", 8'804'241'408},
       {"gpt-oss-20b", 20'914'757'184},
       {"gpt-oss-120b", 116'829'156'672},

@@ -27,9 +27,10 @@ std::string config_of(const std::string& family, const std::string& more = "") {
                 "num_attention_heads": 6, "num_key_value_heads": 2, "vocab_size": 101})");
   json["architectures"] = {f.architecture};
   json["model_type"] = f.name;
-  const char* const with_head_dim[] = {"qwen3",      "gemma",      "gemma2",  "gemma3_text",
-                                       "seed_oss",   "glm",        "glm4",    "ernie4_5",
-                                       "minimax_m2", "ministral3", "gpt_oss", "internlm3"};
+  const char* const with_head_dim[] = {"qwen3",       "gemma",         "gemma2",  "gemma3_text",
+                                       "seed_oss",    "glm",           "glm4",    "ernie4_5",
+                                       "minimax_m2",  "ministral3",    "gpt_oss", "internlm3",
+                                       "bailing_moe", "bailing_moe_v2"};
   if (std::ranges::find(with_head_dim, family) != std::end(with_head_dim)) json["head_dim"] = 8;
   if (family == "olmo3" || family == "cohere") json["rope_theta"] = 5e5;
   if (family == "granitemoehybrid")
@@ -48,7 +49,8 @@ std::string config_of(const std::string& family, const std::string& more = "") {
                             {"beta_fast", 32.0},   {"beta_slow", 1.0},
                             {"truncate", false},   {"original_max_position_embeddings", 4096}};
   const bool latent = f.keys.contains("kv_lora_rank"),
-             counts_shared = latent || family == "glm4_moe";
+             counts_shared = latent || family == "glm4_moe",
+             is_ling2 = family.starts_with("bailing");
   if (latent)
     json.update({{"num_key_value_heads", 6},
                  {"q_lora_rank", 16},
@@ -71,6 +73,10 @@ std::string config_of(const std::string& family, const std::string& more = "") {
   if (counts_shared) {
     json.erase("shared_expert_intermediate_size");
     json["n_shared_experts"] = 1;
+  }
+  if (is_ling2) {
+    json.erase("shared_expert_intermediate_size");
+    json.update({{"num_shared_experts", 1}, {"n_group", 2}, {"topk_group", 1}});
   }
   if (family == "apertus")
     json["rope_scaling"] = {{"rope_type", "llama3"},
@@ -113,6 +119,10 @@ TEST(Families, ReadTheirKeys) {
     EXPECT_EQ(without.max_window_layers, 0) << family;
   }
   EXPECT_EQ(config("qwen3", R"("head_dim": 10)").head_dim, 10);
+  const auto mimo = config("mimo", R"("attention_bias": true, "num_nextn_predict_layers": 1,
+      "use_sliding_window": false, "sliding_window": 32768, "max_window_layers": 36)");
+  EXPECT_FALSE(mimo.attention_bias);  // biases on q, k and v are the family's own
+  EXPECT_EQ(mimo.sliding_window, 0);
   const auto mixtral = config("mixtral");
   EXPECT_EQ(mixtral.sliding_window, 0);
   EXPECT_EQ(mixtral.rope_theta, 1e6);
@@ -140,6 +150,11 @@ TEST(Families, ReadTheirKeys) {
   EXPECT_TRUE(smollm3.tie_word_embeddings);
   EXPECT_EQ(config("exaone4", R"("sliding_window": null)").window(0), 0);
   EXPECT_EQ(config("ministral").window(2), 4096);
+  const auto internlm2 = config("internlm2", R"("bias": false, "rope_theta": 1000000,
+      "max_position_embeddings": 32768, "rope_scaling": {"type": "dynamic", "factor": 2.0})");
+  EXPECT_FALSE(internlm2.attention_bias);
+  EXPECT_EQ(internlm2.rope_scaling->factor, 2);
+  EXPECT_TRUE(config("internlm2").attention_bias);
   const auto internlm3 = config("internlm3", R"("qkv_bias": true, "bias": true,
       "rope_theta": 50000000, "max_position_embeddings": 32768,
       "rope_scaling": {"factor": 6.0, "rope_type": "dynamic"})");
@@ -196,6 +211,20 @@ TEST(Families, ReadTheirKeys) {
   const auto lite = config("glm4_moe_lite", R"("mlp_layer_types": ["sparse", "dense", "sparse"])");
   EXPECT_EQ(lite.mlp_only_layers, std::vector<std::int64_t>{1});
   EXPECT_EQ(config("glm4_moe_lite").mlp_only_layers, std::vector<std::int64_t>{0});
+  const auto ling2 = config("bailing_moe", R"("num_shared_experts": 2, "n_group": null,
+      "topk_group": null, "num_experts": 16, "routed_scaling_factor": 2.5, "use_qkv_bias": false,
+      "use_bias": true, "partial_rotary_factor": 0.5, "use_rmsnorm": true, "router_dtype": "fp32",
+      "score_function": "sigmoid", "moe_router_enable_expert_bias": true, "norm_topk_prob": true,
+      "moe_shared_expert_intermediate_size": 40, "embedding_dropout": 0.0, "max_window_layers": 20,
+      "num_nextn_predict_layers": 1, "mtp_loss_scaling_factor": 0.1, "rope_scaling": null)");
+  EXPECT_EQ(ling2.shared_expert_intermediate_size, 80);
+  EXPECT_TRUE(ling2.attention_out_bias && ling2.use_qk_norm && !ling2.attention_bias);
+  EXPECT_EQ(ling2.rotary_dims(), 4);
+  EXPECT_EQ(ling2.n_group, 8);
+  EXPECT_EQ(ling2.topk_group, 4);
+  EXPECT_EQ(ling2.rope_theta, 6e5);
+  EXPECT_FALSE(ling2.has_experts(0));
+  EXPECT_EQ(config("bailing_moe_v2").family, "bailing_moe_v2");
   const auto minimax = config("minimax_m2", R"("rotary_dim": 4, "scoring_func": "sigmoid")");
   EXPECT_EQ(minimax.rotary_dims(), 4);
   EXPECT_EQ(minimax.rope_theta, 5e6);
@@ -268,6 +297,7 @@ TEST(Families, WriteWhatTheyRead) {
       {"mistral", R"("sliding_window": 24)"},
       {"mistral", R"("sliding_window": null)"},
       {"qwen2", R"("use_sliding_window": true, "sliding_window": 24, "max_window_layers": 1)"},
+      {"mimo", R"("head_dim": 10, "num_nextn_predict_layers": 1)"},
       {"qwen3", R"("head_dim": 10, "attention_bias": true)"},
       {"olmo2", ""},
       {"gemma3_text", ""},
@@ -281,6 +311,9 @@ TEST(Families, WriteWhatTheyRead) {
       {"exaone4", R"("sliding_window": null)"},
       {"smollm3", R"("no_rope_layers": [0, 1, 0], "mlp_bias": true)"},
       {"ministral", ""},
+      {"internlm2", R"("max_position_embeddings": 8,
+                       "rope_scaling": {"type": "dynamic", "factor": 1.0})"},
+      {"internlm2", R"("bias": false, "rope_scaling": {"type": "linear", "factor": 2.0})"},
       {"internlm3", R"("qkv_bias": true, "bias": true, "attention_bias": true,
                        "max_position_embeddings": 8,
                        "rope_parameters": {"rope_type": "dynamic", "factor": 2.5})"},
@@ -324,6 +357,9 @@ TEST(Families, WriteWhatTheyRead) {
                       "n_group": 2, "topk_group": 1, "routed_scaling_factor": 0.5,
                       "norm_topk_prob": false, "attention_bias": true)"},
       {"glm4_moe", R"("n_shared_experts": 0)"},
+      {"bailing_moe", R"("use_qkv_bias": true, "use_bias": true, "partial_rotary_factor": 0.5)"},
+      {"bailing_moe", R"("use_qk_norm": false, "num_shared_experts": 0)"},
+      {"bailing_moe_v2", R"("first_k_dense_replace": 0, "num_nextn_predict_layers": 1)"},
       {"minimax_m2", R"("rotary_dim": 4)"},
       {"deepseek_v3", R"("attention_bias": true, "rope_scaling": {"type": "yarn", "factor": 40,
                          "original_max_position_embeddings": 64, "mscale": 0.7,
@@ -394,6 +430,9 @@ TEST(Families, NameWhatTheyDoNotCompute) {
        "no_rope_layers has 2 layers, but num_hidden_layers is 3"},
       {"smollm3", R"("no_rope_layers": [1, 2, 1])", "model.no_rope_layers has 2"},
       {"smollm3", R"("use_sliding_window": true)", "use_sliding_window is true"},
+      {"mimo", R"("attention_bias": false)", "attention_bias is false; llamesh computes true only"},
+      {"internlm2", R"("head_dim": 10)",
+       "model.head_dim is 10; in the family internlm2 it is hidden_size / num_attention_heads"},
       {"internlm3", R"("qkv_bias": true)",
        "qkv_bias is true, but bias is missing; llamesh computes the family with both or none"},
       {"internlm3", R"("qkv_bias": true, "bias": true, "attention_bias": false)",
@@ -521,6 +560,17 @@ TEST(Families, NameWhatTheyDoNotCompute) {
       {"glm4_moe_lite", R"("mlp_layer_types": ["sparse", "dense"])",
        "mlp_layer_types is [\"sparse\",\"dense\"]; llamesh computes 'dense' and 'sparse', for"},
       {"glm4_moe_lite", R"("first_k_dense_replace": 2)", "transformers reads mlp_layer_types"},
+      {"bailing_moe", R"("score_function": "softmax")", "score_function is 'softmax'"},
+      {"bailing_moe", R"("router_dtype": "bf16")", "router_dtype is 'bf16'; llamesh computes fp32"},
+      {"bailing_moe", R"("norm_topk_prob": false)", "norm_topk_prob is false; llamesh computes"},
+      {"bailing_moe", R"("use_rmsnorm": false)",
+       "use_rmsnorm is false; llamesh computes true only"},
+      {"bailing_moe", R"("moe_shared_expert_intermediate_size": 80)",
+       "moe_shared_expert_intermediate_size is 80, but moe_intermediate_size 40"},
+      {"bailing_moe", R"("num_experts_per_tok": 1)", "num_experts_per_tok is 1; the family's code"},
+      {"bailing_moe", R"("norm_head": true)", "norm_head is true, and llamesh does not know this"},
+      {"bailing_moe", R"("architectures": ["BailingMoeForCausalLM"])",
+       "architectures is [\"BailingMoeForCausalLM\"] and model_type \"bailing_moe\""},
       {"minimax_m2", R"("rotary_dim": 3)", "rotates 3 dims of head_dim 8"},
       {"olmoe", R"("clip_qkv": 8.0)", "clip_qkv is 8.0; llamesh computes null only"},
       {"glm4", R"("head_dim": 10)", "rotates 5 dims of head_dim 10"},
@@ -652,16 +702,18 @@ TEST(Families, UnknownOnesAreToldWhichAreKnown) {
         error.what(),
         "config.json: architectures is [\"PhiForCausalLM\"] and model_type missing; "
         "llamesh trains LlamaForCausalLM, MistralForCausalLM, MinistralForCausalLM, "
-        "Ministral3ForCausalLM, Qwen2ForCausalLM, "
+        "Ministral3ForCausalLM, Qwen2ForCausalLM, MiMoForCausalLM, "
         "Qwen3ForCausalLM, Olmo2ForCausalLM, Olmo3ForCausalLM, Exaone4ForCausalLM, "
-        "SmolLM3ForCausalLM, InternLM3ForCausalLM, SeedOssForCausalLM, Phi3ForCausalLM, "
+        "SmolLM3ForCausalLM, InternLM2ForCausalLM, InternLM3ForCausalLM, SeedOssForCausalLM, "
+        "Phi3ForCausalLM, "
         "HunYuanDenseV1ForCausalLM, "
         "Ernie4_5ForCausalLM, GlmForCausalLM, Glm4ForCausalLM, GraniteForCausalLM, "
         "GraniteMoeHybridForCausalLM, CohereForCausalLM, Cohere2ForCausalLM, ArceeForCausalLM, "
         "ApertusForCausalLM, NemotronForCausalLM, Starcoder2ForCausalLM, GemmaForCausalLM, "
         "Gemma2ForCausalLM, Gemma3ForCausalLM, MixtralForCausalLM, Qwen2MoeForCausalLM, "
         "Qwen3MoeForCausalLM, "
-        "OlmoeForCausalLM, Glm4MoeForCausalLM, MiniMaxM2ForCausalLM, GptOssForCausalLM, "
+        "OlmoeForCausalLM, Glm4MoeForCausalLM, BailingMoeV2ForCausalLM, MiniMaxM2ForCausalLM, "
+        "GptOssForCausalLM, "
         "DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Glm4MoeLiteForCausalLM, GPT2LMHeadModel, "
         "and the "
         "language model of Gemma3ForConditionalGeneration, Mistral3ForConditionalGeneration");
@@ -762,6 +814,33 @@ TEST(Glm4, StateDictOrdersTheDimsOfAHead) {
     return;
   }
   ADD_FAILURE() << "no bias";
+}
+
+/// The rows of wqkv are, for each of two kv heads, those of two queries, a key and a value.
+TEST(InternLM2, StateDictFusesByKvHead) {
+  auto c = config("internlm2");
+  c.hidden_size = 8;
+  c.num_attention_heads = 4;
+  c.head_dim = 2;
+  const auto table = parameter_table(c.resolved());
+  std::int64_t all = 0;
+  for (const auto& tensor : state_dict(c, table)) {
+    all += numel(tensor.shape);
+    if (tensor.name != "model.layers.0.attention.wqkv.bias") continue;
+    EXPECT_EQ(tensor.shape, Shape{16});
+    std::vector<std::string> held(16);
+    for (const auto& part : tensor.parts)
+      for_each_stored(part, tensor.shape,
+                      {Box::whole(table[part.parameter].shape), 0, table[part.parameter].numel()},
+                      [&](const StoredRun& run, std::int64_t at, std::int64_t) {
+                        for (std::int64_t i = 0; i < run.count; ++i)
+                          held[static_cast<std::size_t>(run.begin + i)] =
+                              fmt::format("{}{}", table[part.parameter].name[25], at + i);
+                      });
+    EXPECT_EQ(held, (std::vector<std::string>{"q0", "q1", "q2", "q3", "k0", "k1", "v0", "v1",  //
+                                              "q4", "q5", "q6", "q7", "k2", "k3", "v2", "v3"}));
+  }
+  EXPECT_EQ(all, table.numel());
 }
 
 /// Experts are stacked in memory; a folder has a tensor for each matrix of each.

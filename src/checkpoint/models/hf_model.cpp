@@ -27,12 +27,11 @@ bool is_buffer(const std::string& name) {
 HfModel::HfModel(std::filesystem::path folder, const model::ModelConfig& config,
                  const model::ParameterTable& table)
     : weights_(std::move(folder)),
-      names_(weights_, model::family_named(config.family).base_prefix,
-             table[table.embed_tokens.weight].name),
-      may_have_prediction_layers_(model::family_named(config.family).has_prediction_layers),
+      family_(model::family_named(config.family)),
+      names_(weights_, family_.base_prefix, table[table.embed_tokens.weight].name),
       table_(table),
       dict_(model::state_dict(config, table)),
-      constants_(model::family_named(config.family).constants(table)),
+      constants_(family_.constants(table)),
       places_(table.parameters.size()) {
   for (auto& tensor : dict_) {
     tensor.name = names_(tensor.name);
@@ -48,8 +47,10 @@ HfModel::HfModel(std::filesystem::path folder, const model::ModelConfig& config,
 
 /// Returns true for tensors in layers behind the model's last one.
 bool HfModel::is_left_out(const std::string& name) const {
+  if (const auto own = family_.prediction_prefix; !own.empty() && name.starts_with(own))
+    return true;
   const auto& prefix = table_.layer_prefix;
-  if (!may_have_prediction_layers_ || !name.starts_with(prefix)) return false;
+  if (!family_.has_prediction_layers || !name.starts_with(prefix)) return false;
   const auto number = name.substr(prefix.size(), name.find('.', prefix.size()) - prefix.size());
   std::size_t layer = 0;
   const auto* const end = number.data() + number.size();

@@ -9,6 +9,7 @@
 #include "checkpoint/models/hf_weights.hpp"
 #include "checkpoint/models/stored_model.hpp"
 #include "comm/mpi/communicator.hpp"
+#include "model/description/family.hpp"
 #include "model/description/state_dict.hpp"
 
 namespace llamesh::checkpoint {
@@ -46,8 +47,8 @@ class HfModel final : public StoredModel {
   void check_constant(const model::StoredConstant& constant) const;
 
   HfWeights weights_;
+  const model::Family& family_;
   FolderNames names_;
-  bool may_have_prediction_layers_;
   const model::ParameterTable& table_;
   model::StateDict dict_;
   std::vector<model::StoredConstant> constants_;

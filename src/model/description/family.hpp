@@ -45,6 +45,8 @@ struct Family {
   ModelTraits (*traits)(const ModelConfig& config);
   /// Folders may have layers behind the last one, which predict further tokens. They are left out.
   bool has_prediction_layers = false;
+  /// So may tensors whose names begin with this; empty: there are none.
+  std::string_view prediction_prefix = {};
   /// Returns how the family's folders store the parameters of a resolved config's whole table.
   /// Pure.
   StateDict (*state_dict)(const ModelConfig& config, const ParameterTable& table) =

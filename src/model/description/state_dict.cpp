@@ -133,6 +133,19 @@ void StateDictBuilder::fused(const std::string& name, ParameterId id, const Rota
   to.shape[0] += shape[0];
 }
 
+void StateDictBuilder::fused(const std::string& name, ParameterId id, const RowBlocks& blocks) {
+  const auto whole = Box::whole(table_[id].shape);
+  auto& to = tensor(name, whole.shape, 0);
+  to.shape[0] += whole.shape[0];
+  for (std::int64_t row = 0; row < whole.shape[0]; row += blocks.rows) {
+    StoredPart part{whole, id, whole};
+    part.in_tensor.begin[0] = blocks.first + row / blocks.rows * blocks.step;
+    part.in_parameter.begin[0] = row;
+    part.in_tensor.shape[0] = part.in_parameter.shape[0] = blocks.rows;
+    to.parts.push_back(std::move(part));
+  }
+}
+
 void StateDictBuilder::rotary(ParameterId id, const RotaryOrder& order) {
   dict_.push_back({table_[id].name, table_[id].shape, heads(id, order)});
 }

@@ -65,6 +65,11 @@ struct RotaryOrder {
   bool is_ours() const { return pairs == RotaryPairs::halves && rotated == head_dim; }
 };
 
+/// Rows in equal blocks: the first from a row on, each so many rows behind the one before it.
+struct RowBlocks {
+  std::int64_t rows, first, step;
+};
+
 /// Builds a StateDict, parameter by parameter.
 class StateDictBuilder {
  public:
@@ -83,6 +88,8 @@ class StateDictBuilder {
   void fused(const std::string& name, ParameterId id, bool transposed);
   /// Likewise, in further rows: those of each of its heads in another order.
   void fused(const std::string& name, ParameterId id, const RotaryOrder& order);
+  /// Likewise, in blocks among those that other parameters have.
+  void fused(const std::string& name, ParameterId id, const RowBlocks& blocks);
   /// Stores a matrix or vector by its name, the rows of each of its heads in another order.
   void rotary(ParameterId id, const RotaryOrder& order);
   /// Stores a matrix by its name, its rows as `parts` hold those of another with as many, unless

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "core/text.hpp"
 #include "model/families/llama_like.hpp"
 
 // Llama, and the families that differ from it by switches.
@@ -27,6 +28,25 @@ constexpr LlamaVariant qwen2{.keys = {"sliding_window", "max_window_layers"},
                              .sliding_window = 4096,
                              .needs_num_key_value_heads = true,
                              .qkv_bias = true};
+
+constexpr const char* mimo_unread[] = {"num_nextn_predict_layers"};
+
+constexpr LlamaVariant mimo = [] {
+  auto variant = qwen2;
+  variant.unread_names = mimo_unread;
+  variant.prediction_prefix = "model.mtp_layers.";
+  variant.read_more = [](const ConfigKeys& keys, ModelConfig&) {
+    validate(keys.flag("attention_bias", true),
+             "{}: attention_bias is false; llamesh computes true only, as Qwen2's class does",
+             keys.name());
+  };
+  // The family's own class would make these layers, with random weights.
+  variant.write_more = [](const ModelConfig&, nlohmann::ordered_json& json) {
+    json.erase("num_nextn_predict_layers");
+    json["num_nextn_predict_layers"] = 0;
+  };
+  return variant;
+}();
 
 constexpr LlamaVariant qwen3{.keys = {"attention_bias", "sliding_window", "max_window_layers"},
                              .set_defaults = eps_1e_6,
@@ -93,8 +113,31 @@ constexpr LlamaVariant internlm3{
     .bias_name = "qkv_bias",
     .read_more = read_internlm3,
     .write_more = [](const ModelConfig& c, nlohmann::ordered_json& json) {
+      json.erase("bias");  // it is last, also if an export is exported again
       json["bias"] = c.mlp_bias;
     }};
+
+constexpr LlamaVariant internlm2{.keys = {"attention_bias"},
+                                 .set_defaults =
+                                     [](ModelConfig& c) {
+                                       c.rms_norm_eps = 1e-6;
+                                       c.attention_bias = true;
+                                     },
+                                 .has_dynamic_rope = true,
+                                 .fused_qkv = "wqkv",
+                                 .groups_qkv = true,
+                                 .bias_name = "bias",
+                                 .derives_head_dim = true,
+                                 .embed_tokens = "tok_embeddings",
+                                 .lm_head = "output",
+                                 .names = {.attention = "attention",
+                                           .o_proj = "wo",
+                                           .mlp = "feed_forward",
+                                           .gate_proj = "w1",
+                                           .up_proj = "w3",
+                                           .down_proj = "w2",
+                                           .norm_before_attention = "attention_norm",
+                                           .norm_before_mlp = "ffn_norm"}};
 
 constexpr const char* seed_oss_dropouts[] = {"attention_dropout", "residual_dropout"};
 
@@ -122,7 +165,7 @@ constexpr const char* phi3_unread[] = {"full_attn_mod", "interpolate_factor"};
 
 constexpr LlamaVariant phi3{.keys = {"partial_rotary_factor", "sliding_window", "dropout"},
                             .has_longrope = true,
-                            .fuses_qkv = true,
+                            .fused_qkv = "qkv_proj",
                             .fused_gate_up = "gate_up_proj",
                             .dropout_names = phi3_dropouts,
                             .unread_names = phi3_unread};
@@ -455,6 +498,73 @@ constexpr LlamaVariant glm4_moe{
               .selection_bias = "gate.e_score_correction_bias",
               .shared_expert = "shared_experts"}};
 
+constexpr const char* ling2_unread[] = {"mtp_loss_scaling_factor", "num_nextn_predict_layers"};
+
+/// The family's own code computes this whatever the keys say. Other tools read them.
+void read_ling2(const ConfigKeys& keys, ModelConfig& c) {
+  for (const auto* key : {"moe_router_enable_expert_bias", "moe_router_enable_routed_scaling",
+                          "moe_router_enable_shared_expert", "norm_topk_prob", "use_rmsnorm"})
+    validate(keys.flag(key, true), "{}: {} is false; llamesh computes true only", keys.name(), key);
+  for (const auto& [key, computed] :
+       {std::pair("score_function", "sigmoid"), {"router_dtype", "fp32"}}) {
+    const auto text = keys.text(key);
+    validate(text.empty() || text == computed, "{}: {} is '{}'; llamesh computes {} only",
+             keys.name(), key, excerpt(text), computed);
+  }
+  constexpr const char* shared = "moe_shared_expert_intermediate_size";
+  validate(keys.size_or(shared, c.moe_intermediate_size) == c.moe_intermediate_size,
+           "{}: {} is {}, but moe_intermediate_size {}; they must be equal", keys.name(), shared,
+           keys.shown(shared), c.moe_intermediate_size);
+  validate(c.num_experts_per_tok > 1,
+           "{}: num_experts_per_tok is 1; the family's code then has weights that do not add up to "
+           "1, and llamesh does not",
+           keys.name());
+  c.attention_out_bias = keys.flag("use_bias");
+}
+
+constexpr LlamaVariant ling2{
+    .keys = {"attention_bias", "attention_out_bias", "use_qk_norm", "partial_rotary_factor",
+             "num_experts", "num_experts_per_tok", "moe_intermediate_size",
+             "shared_expert_intermediate_size", "first_k_dense_replace", "n_group", "topk_group",
+             "routed_scaling_factor", "router_bias_update_rate"},
+    .set_defaults =
+        [](ModelConfig& c) {
+          c.rms_norm_eps = 1e-6;
+          c.rope_theta = 6e5;
+          c.use_qk_norm = true;
+          c.first_k_dense_replace = 1;
+          c.n_group = 8;
+          c.topk_group = 4;
+        },
+    .needs_num_key_value_heads = true,
+    .needs_head_dim = true,
+    .o_bias = &ModelConfig::attention_out_bias,
+    .qk_norm = QkNorm::per_head,
+    .fused_qkv = "query_key_value",
+    .unread_names = ling2_unread,
+    .bias_name = "use_qkv_bias",
+    .expert_count =
+        ExpertCountNames{
+            .name = "num_experts", .other = "num_local_experts", .shared = "num_shared_experts"},
+    .has_prediction_layers = true,
+    .embed_tokens = "word_embeddings",
+    .names = {.attention = "attention",
+              .o_proj = "dense",
+              .q_norm = "query_layernorm",
+              .k_norm = "key_layernorm",
+              .router = "gate",
+              .experts = "experts",
+              .selection_bias = "gate.expert_bias",
+              .shared_expert = "shared_experts"},
+    .read_more = read_ling2,
+    .write_more =
+        [](const ModelConfig& c, nlohmann::ordered_json& json) {
+          for (const auto* key : {"attention_out_bias", "use_bias", "num_nextn_predict_layers"})
+            json.erase(key);
+          json["use_bias"] = c.attention_out_bias;
+          json["num_nextn_predict_layers"] = 0;
+        }};
+
 constexpr const char* minimax_m2_unread[] = {"router_aux_loss_coef"};
 
 constexpr LlamaVariant minimax_m2{
@@ -515,11 +625,13 @@ constexpr Family all_families[] = {
     llama_like<ministral>("ministral", "MinistralForCausalLM"),
     llama_like<ministral3>("ministral3", "Ministral3ForCausalLM"),
     llama_like<qwen2>("qwen2", "Qwen2ForCausalLM"),
+    llama_like<mimo>("mimo", "MiMoForCausalLM"),
     llama_like<qwen3>("qwen3", "Qwen3ForCausalLM"),
     llama_like<olmo2>("olmo2", "Olmo2ForCausalLM"),
     llama_like<olmo3>("olmo3", "Olmo3ForCausalLM"),
     llama_like<exaone4>("exaone4", "Exaone4ForCausalLM"),
     llama_like<smollm3>("smollm3", "SmolLM3ForCausalLM"),
+    llama_like<internlm2>("internlm2", "InternLM2ForCausalLM"),
     // transformers 5 writes Llama's architecture, whose class it takes.
     llama_like<internlm3>("internlm3", "InternLM3ForCausalLM", "LlamaForCausalLM"),
     llama_like<seed_oss>("seed_oss", "SeedOssForCausalLM"),
@@ -544,6 +656,8 @@ constexpr Family all_families[] = {
     llama_like<qwen3_moe>("qwen3_moe", "Qwen3MoeForCausalLM"),
     llama_like<olmoe>("olmoe", "OlmoeForCausalLM"),
     llama_like<glm4_moe>("glm4_moe", "Glm4MoeForCausalLM"),
+    llama_like<ling2>("bailing_moe", "BailingMoeV2ForCausalLM"),
+    llama_like<ling2>("bailing_moe_v2", "BailingMoeV2ForCausalLM"),
     llama_like<minimax_m2>("minimax_m2", "MiniMaxM2ForCausalLM"),
     llama_like<gpt_oss>("gpt_oss", "GptOssForCausalLM"),
 };

@@ -74,7 +74,9 @@ struct LlamaVariant {
   /// Another key for partial_rotary_factor, in dims; null: none.
   const char* rotary_dims_name = nullptr;
   RotaryPairs rotary_pairs = RotaryPairs::halves;
-  bool fuses_qkv = false;               ///< folders store q, k and v as qkv_proj
+  const char* fused_qkv = nullptr;      ///< the module as which folders store q, k and v
+  bool groups_qkv = false;              ///< in its rows, each kv head's key and value follow on the
+                                        ///< queries that see them
   const char* fused_gate_up = nullptr;  ///< the module as which folders store gate and up
   /// The keys that the family's dropout has in config.json, and their default.
   std::span<const char* const> dropout_names = {};
@@ -105,7 +107,9 @@ struct LlamaVariant {
   /// Experts and their router have biases, and folders have all experts in one tensor, transposed,
   /// with gate and up in turn.
   bool interleaved_experts = false;
-  bool has_prediction_layers = false;  ///< Family::has_prediction_layers
+  bool has_prediction_layers = false;       ///< Family::has_prediction_layers
+  std::string_view prediction_prefix = {};  ///< Family::prediction_prefix
+  std::string_view embed_tokens = "embed_tokens", lm_head = "lm_head";  ///< modules' names
   LayerNames names = {};
   /// Reads and writes keys in config.json that no other family has.
   void (*read_more)(const ConfigKeys& keys, ModelConfig& config) = [](const ConfigKeys&,
@@ -163,6 +167,7 @@ constexpr Family llama_like(std::string_view name, std::string_view architecture
       .make_table = [](const ModelConfig& c) { return make_llama_table(variant, c); },
       .traits = [](const ModelConfig& c) { return llama_traits(variant, c); },
       .has_prediction_layers = variant.has_prediction_layers,
+      .prediction_prefix = variant.prediction_prefix,
       .state_dict = [](const ModelConfig& c,
                        const ParameterTable& table) { return llama_state_dict(variant, c, table); },
       .constants = llama_constants};

@@ -33,16 +33,19 @@ void add_attention(TableBuilder& add, ModuleId layer, const LlamaVariant& varian
   const Blocks kv_heads{"num_key_value_heads", c.num_key_value_heads, /*may_be_shared=*/true};
   const std::int64_t q = c.num_attention_heads * c.head_dim;
   const std::int64_t kv = c.num_key_value_heads * c.head_dim;
-  const auto self_attn = add.child(layer, "self_attn");
-  if (const auto sinks = variant.names.sinks; !sinks.empty())
+  const auto& names = variant.names;
+  const auto self_attn = add.child(layer, names.attention);
+  if (const auto sinks = names.sinks; !sinks.empty())
     add.parameter(self_attn, sinks, {heads.count}, Initial::normal, Role::column, heads);
-  const auto q_proj = add.linear(self_attn, "q_proj", {q, c.hidden_size}, Role::column, heads);
-  const auto k_proj = add.linear(self_attn, "k_proj", {kv, c.hidden_size}, Role::column, kv_heads);
-  const auto v_proj = add.linear(self_attn, "v_proj", {kv, c.hidden_size}, Role::column, kv_heads);
+  const auto q_proj = add.linear(self_attn, names.q_proj, {q, c.hidden_size}, Role::column, heads);
+  const auto k_proj =
+      add.linear(self_attn, names.k_proj, {kv, c.hidden_size}, Role::column, kv_heads);
+  const auto v_proj =
+      add.linear(self_attn, names.v_proj, {kv, c.hidden_size}, Role::column, kv_heads);
   const bool normed = variant.qk_norm != QkNorm::none;
   if (normed && (c.use_qk_norm || !variant.takes("use_qk_norm")))
     add_qk_norms(add, self_attn, variant, c, heads, kv_heads);
-  const auto o_proj = add.linear(self_attn, "o_proj", {c.hidden_size, q}, Role::row, heads);
+  const auto o_proj = add.linear(self_attn, names.o_proj, {c.hidden_size, q}, Role::row, heads);
   if (c.attention_bias || variant.qkv_bias)
     for (const auto& linear : {q_proj, k_proj, v_proj}) add.bias(linear);
   if (c.*variant.o_bias) add.bias(o_proj);
@@ -157,14 +160,15 @@ ParameterTable make_llama_table(const LlamaVariant& variant, const ModelConfig& 
   TableBuilder add(variant.norm_offset == 0 ? Initial::ones : Initial::zeros);
   const auto model = add.child(add.root(), "model");
   const auto embed_tokens =
-      add.linear(model, "embed_tokens", vocabulary_shape, Role::vocab, vocabulary);
+      add.linear(model, variant.embed_tokens, vocabulary_shape, Role::vocab, vocabulary);
   const auto layers = add.child(model, "layers");
   for (std::int64_t i = 0; i < c.num_hidden_layers; ++i)
     add_llama_layer(add, add.layer(layers, i), variant, c, static_cast<std::size_t>(i));
   const auto norm = add_norm(add, model, variant, "norm", c);
-  const auto lm_head = c.tie_word_embeddings ? add.tied(add.root(), "lm_head", embed_tokens)
-                                             : add.linear(add.root(), "lm_head", vocabulary_shape,
-                                                          Role::vocab, vocabulary);
+  const auto lm_head =
+      c.tie_word_embeddings
+          ? add.tied(add.root(), variant.lm_head, embed_tokens)
+          : add.linear(add.root(), variant.lm_head, vocabulary_shape, Role::vocab, vocabulary);
   return add.table(embed_tokens, norm, lm_head);
 }
 
@@ -236,10 +240,20 @@ std::string_view fused_as(const LlamaVariant& variant, std::string_view module) 
   const auto is = [&](std::initializer_list<std::string_view> names) {
     return std::ranges::find(names, module) != names.end();
   };
-  if (variant.fuses_qkv && is({"q_proj", "k_proj", "v_proj"})) return "qkv_proj";
-  if (variant.fused_gate_up != nullptr && is({"gate_proj", "up_proj"}))
+  const auto& names = variant.names;
+  if (variant.fused_qkv != nullptr && is({names.q_proj, names.k_proj, names.v_proj}))
+    return variant.fused_qkv;
+  if (variant.fused_gate_up != nullptr && is({names.gate_proj, names.up_proj}))
     return variant.fused_gate_up;
   return {};
+}
+
+/// Returns where q, k and v that are fused by kv head have the rows of one of them.
+RowBlocks rows_by_kv_head(const LayerNames& names, const ModelConfig& c, std::string_view module) {
+  const auto queries = c.num_attention_heads / c.num_key_value_heads * c.head_dim;
+  const auto step = queries + 2 * c.head_dim;
+  if (module == names.q_proj) return {queries, 0, step};
+  return {c.head_dim, module == names.k_proj ? queries : queries + c.head_dim, step};
 }
 
 /// Returns how the rows of the module's parameters order the heads' dims, if these may rotate.
@@ -287,8 +301,12 @@ StateDict llama_state_dict(const LlamaVariant& variant, const ModelConfig& c,
     const auto module = std::string_view(path).substr(path.rfind('.') + 1);
     const auto order = rotary_order(variant, c, module);
     if (const auto fused = fused_as(variant, module); !fused.empty()) {
-      const auto name = fmt::format("{}.{}.weight", table[parent].name, fused);
-      order ? dict.fused(name, id, *order) : dict.fused(name, id, /*transposed=*/false);
+      const auto suffix = std::string_view(table[id].name).substr(path.size());
+      const auto name = fmt::format("{}.{}{}", table[parent].name, fused, suffix);
+      if (variant.groups_qkv)
+        dict.fused(name, id, rows_by_kv_head(variant.names, c, module));
+      else
+        order ? dict.fused(name, id, *order) : dict.fused(name, id, /*transposed=*/false);
     } else if (is_stacked(table[id].role) && variant.interleaved_experts) {
       add_interleaved(dict, id, table, variant.names);
     } else if (is_stacked(table[id].role)) {

@@ -188,7 +188,7 @@ constexpr double olmo3_window_theta = 5e5;
 nlohmann::ordered_json scaling_block(const LlamaVariant& variant, const RopeScaling& s) {
   switch (s.rope_type) {
     case RopeType::linear:
-      return {{"rope_type", "linear"}, {"factor", s.factor}};
+      return {{variant.has_dynamic_rope ? "type" : "rope_type", "linear"}, {"factor", s.factor}};
     case RopeType::llama3:
       return {{"rope_type", "llama3"},
               {"factor", s.factor},
@@ -203,7 +203,7 @@ nlohmann::ordered_json scaling_block(const LlamaVariant& variant, const RopeScal
       return longrope;
     }
     case RopeType::dynamic:
-      // The families' own code wants these two keys.
+      // The families' own code wants these two keys, for linear as well.
       return {{"type", "dynamic"}, {"factor", s.factor}};
     case RopeType::yarn:
       break;

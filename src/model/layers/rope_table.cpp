@@ -10,7 +10,7 @@
 namespace llamesh::model {
 namespace {
 
-/// Returns the base of the frequencies, which grows with texts behind the original context (Hugging
+/// Returns the frequencies' base, which grows with texts behind the original context (Hugging
 /// Face's _compute_dynamic_ntk_parameters).
 double base_of(const Rope& rope, std::int64_t dims, std::int64_t positions) {
   if (!rope.scaling || rope.scaling->rope_type != RopeType::dynamic) return rope.theta;

@@ -39,6 +39,8 @@ import sys
 import torch
 import transformers
 
+import other_families
+
 STEPS, CLIP_NORM = 10, 1.0
 SHAPE = (2, 12)  # batch, sequence
 ADAMW = {"lr": 3e-3, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}
@@ -371,6 +373,23 @@ MODELS = {
                   "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 54, "initializer_range": 0.2, "qkv_bias": True,
                   "bias": True, "pad_token_id": None, "max_position_embeddings": 40,
                   "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 6.0}},
+    # Qwen2's model, by other names.
+    "mimo": {"model_type": "mimo", "hidden_size": 24, "intermediate_size": 44, "num_attention_heads": 4,
+             "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 54, "rope_theta": 640000.0, "initializer_range": 0.2,
+             "tie_word_embeddings": False},
+    # Llama's, by other names and with q, k and v fused by kv head.
+    "internlm2": {"model_type": "internlm2", "hidden_size": 24, "intermediate_size": 44, "num_attention_heads": 4,
+                  "num_key_value_heads": 2, "vocab_size": 54, "initializer_range": 0.2, "pad_token_id": None,
+                  "max_position_embeddings": 40,
+                  "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
+    # Ling 2: q, k and v fused, of which a part of each head rotates behind its norm; routers as DeepSeek-V3's.
+    "ling2": {"model_type": "bailing_moe", "hidden_size": 24, "intermediate_size": 44, "moe_intermediate_size": 14,
+              "moe_shared_expert_intermediate_size": 14, "num_shared_experts": 1, "num_attention_heads": 4,
+              "num_key_value_heads": 2, "head_dim": 12, "partial_rotary_factor": 0.5, "vocab_size": 54, "num_hidden_layers": 3,
+              "first_k_dense_replace": 1, "initializer_range": 0.2, "num_experts": 8, "num_experts_per_tok": 3, "n_group": 4,
+              "topk_group": 2, "routed_scaling_factor": 2.5, "rope_theta": 1e4, "use_qkv_bias": True, "use_bias": True,
+              "norm_topk_prob": True, "score_function": "sigmoid", "router_dtype": "fp32", "use_rmsnorm": True,
+              "pad_token_id": None, "eos_token_id": 2},
 }
 # The lowest layer and parts of those above; parts of each layer above a trained embedding.
 FROZEN = {"frozen": ["model.embed_tokens.weight", "model.layers.0.*", "*.k_proj.*", "*.gate_proj.weight",
@@ -401,7 +420,7 @@ SHAPES |= {name: (2, 98) for name in ("olmo3", "exaone4", "smollm3", "ministral"
 SHAPES |= {name: (2, 98) for name in ("apertus", "olmoe", "glm4_moe", "minimax_m2", "glm")}
 SHAPES |= {"qwen2_moe": (2, 96)}  # context ranks divide it: padding would count in its load-balancing loss
 SHAPES |= {name: (2, 98) for name in ("ernie", "glm4", "granite", "arcee", "gemma", "nemotron", "starcoder2")}
-SHAPES |= {name: (2, 98) for name in ("gpt_oss", "internlm3")}
+SHAPES |= {name: (2, 98) for name in ("gpt_oss", "internlm3", "mimo", "internlm2", "ling2")}
 SHAPES |= {name: (2, 98) for name in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")}
 SHAPES |= {name: (2, 98) for name in ("gemma2", "cohere", "cohere2", "longrope", "shortrope", "ministral3", "granite4")}
 DOCUMENT_LENGTHS = {name: [[5, 1, 57, 2, 20], [70, 15]] for name in ("packed", "packed_mistral", "packed_gpt2")}
@@ -475,7 +494,7 @@ def parameters_of(model):
 
 def biases_of_choice(model):
     """Buffers, which no optimizer updates."""
-    return ((unwrapped(name), buffer) for name, buffer in model.named_buffers() if name.endswith("e_score_correction_bias"))
+    return ((unwrapped(name), buffer) for name, buffer in model.named_buffers() if name.endswith(("e_score_correction_bias", "expert_bias")))
 
 
 def folder_name(model_type, name):
@@ -490,7 +509,7 @@ def folder_name(model_type, name):
 def as_stored(model, tensors):
     """With a tensor for each matrix of each expert, as in folders: transformers 5 stacks them, gate and up in one."""
     model_type = model.config.model_type
-    for name, tensor in tensors:
+    for name, tensor in other_families.as_published(model.config, tensors):
         experts, _, last = name.rpartition(".")
         if tensor.dim() < 3 or model_type == "gpt_oss":
             yield folder_name(model_type, name), tensor
@@ -569,7 +588,7 @@ def stored_config(model, config):
     if "model_type" not in config:
         return COMMON | config
     model.config.architectures = [type(model).__name__]
-    return json.loads(model.config.to_json_string())
+    return other_families.published_config(json.loads(model.config.to_json_string()))
 
 
 def write(folder, name, config, seed):
@@ -641,6 +660,7 @@ def write(folder, name, config, seed):
 
 
 def main():
+    other_families.register()
     folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent
     for seed, (name, config) in enumerate(MODELS.items(), start=1):
         if len(sys.argv) < 3 or name in sys.argv[2:]:
