@@ -27,10 +27,10 @@ std::string config_of(const std::string& family, const std::string& more = "") {
                 "num_attention_heads": 6, "num_key_value_heads": 2, "vocab_size": 101})");
   json["architectures"] = {f.architecture};
   json["model_type"] = f.name;
-  const char* const with_head_dim[] = {"qwen3",       "gemma",         "gemma2",  "gemma3_text",
-                                       "seed_oss",    "glm",           "glm4",    "ernie4_5",
-                                       "minimax_m2",  "ministral3",    "gpt_oss", "internlm3",
-                                       "bailing_moe", "bailing_moe_v2"};
+  const char* const with_head_dim[] = {
+      "qwen3",   "gemma",     "gemma2",      "gemma3_text",    "seed_oss",
+      "glm",     "glm4",      "ernie4_5",    "minimax_m2",     "ministral3",
+      "gpt_oss", "internlm3", "bailing_moe", "bailing_moe_v2", "helium"};
   if (std::ranges::find(with_head_dim, family) != std::end(with_head_dim)) json["head_dim"] = 8;
   if (family == "olmo3" || family == "cohere") json["rope_theta"] = 5e5;
   if (family == "granitemoehybrid")
@@ -172,6 +172,7 @@ TEST(Families, ReadTheirKeys) {
       "rope_scaling": {"type": "dynamic", "alpha": 1000.0, "factor": 1.0})")
                   .rope_theta,
               1e4 * 1115.88, 100);  // 1000^(128 / 126)
+  EXPECT_EQ(config("helium").rms_norm_eps, 1e-8);
   EXPECT_EQ(config("glm4").partial_rotary_factor, 0.5);
   EXPECT_TRUE(config("glm4").attention_bias);
   EXPECT_EQ(config("granite").attention_multiplier, 1);
@@ -333,6 +334,7 @@ TEST(Families, WriteWhatTheyRead) {
                          "rope_local_base_freq": 500, "attention_bias": true,
                          "rope_scaling": {"rope_type": "linear", "factor": 8})"},
       {"ernie4_5", R"("use_bias": true)"},
+      {"helium", R"("attention_bias": true)"},
       {"glm", ""},
       {"glm4", R"("partial_rotary_factor": 0.25, "attention_bias": false)"},
       {"glm4", R"("rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.75})"},
@@ -573,6 +575,7 @@ TEST(Families, NameWhatTheyDoNotCompute) {
        "architectures is [\"BailingMoeForCausalLM\"] and model_type \"bailing_moe\""},
       {"minimax_m2", R"("rotary_dim": 3)", "rotates 3 dims of head_dim 8"},
       {"olmoe", R"("clip_qkv": 8.0)", "clip_qkv is 8.0; llamesh computes null only"},
+      {"helium", R"("head_dim": 10)", "model.head_dim is 10; in the family helium it is"},
       {"glm4", R"("head_dim": 10)", "rotates 5 dims of head_dim 10"},
       {"gemma", R"("hidden_activation": "relu")", "hidden_activation is 'relu'"},
       {"arcee", R"("hidden_act": "silu")", "llamesh computes relu2"},
@@ -707,7 +710,8 @@ TEST(Families, UnknownOnesAreToldWhichAreKnown) {
         "SmolLM3ForCausalLM, InternLM2ForCausalLM, InternLM3ForCausalLM, SeedOssForCausalLM, "
         "Phi3ForCausalLM, "
         "HunYuanDenseV1ForCausalLM, "
-        "Ernie4_5ForCausalLM, GlmForCausalLM, Glm4ForCausalLM, GraniteForCausalLM, "
+        "Ernie4_5ForCausalLM, HeliumForCausalLM, GlmForCausalLM, Glm4ForCausalLM, "
+        "GraniteForCausalLM, "
         "GraniteMoeHybridForCausalLM, CohereForCausalLM, Cohere2ForCausalLM, ArceeForCausalLM, "
         "ApertusForCausalLM, NemotronForCausalLM, Starcoder2ForCausalLM, GemmaForCausalLM, "
         "Gemma2ForCausalLM, Gemma3ForCausalLM, MixtralForCausalLM, Qwen2MoeForCausalLM, "

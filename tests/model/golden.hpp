@@ -30,7 +30,8 @@ inline constexpr const char* llama_variants[] = {
     "gemma",         "nemotron",   "starcoder2", "apertus",  "qwen2_moe",   "olmoe",
     "glm4_moe",      "minimax_m2", "glm",        "gemma2",   "cohere",      "cohere2",
     "longrope",      "shortrope",  "ministral3", "granite4", "deepseek_v2", "deepseek_v3",
-    "glm4_moe_lite", "gpt_oss",    "internlm3",  "mimo",     "internlm2",   "ling2"};
+    "glm4_moe_lite", "gpt_oss",    "internlm3",  "mimo",     "internlm2",   "ling2",
+    "helium"};
 
 /// A tensor from a golden file, row-major.
 struct GoldenTensor {

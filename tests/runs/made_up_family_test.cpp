@@ -197,7 +197,7 @@ TEST_F(MadeUpFamily, IsUnknownToOthers) {
         "mimo, "
         "qwen3, olmo2, olmo3, exaone4, smollm3, internlm2, internlm3, seed_oss, phi3, "
         "hunyuan_v1_dense, "
-        "ernie4_5, glm, "
+        "ernie4_5, helium, glm, "
         "glm4, granite, granitemoehybrid, cohere, cohere2, arcee, apertus, nemotron, starcoder2, "
         "gemma, gemma2, gemma3_text, mixtral, qwen2_moe, qwen3_moe, "
         "olmoe, glm4_moe, bailing_moe, bailing_moe_v2, minimax_m2, gpt_oss, deepseek_v2, "

@@ -195,6 +195,14 @@ constexpr LlamaVariant ernie{.keys = {"attention_bias", "mlp_bias"},
                              .rotary_pairs = RotaryPairs::interleaved,
                              .bias_name = "use_bias"};
 
+constexpr LlamaVariant helium{.keys = {"attention_bias", "mlp_bias"},
+                              .set_defaults = [](ModelConfig& c) { c.rms_norm_eps = 1e-8; },
+                              .needs_num_key_value_heads = true,
+                              .needs_head_dim = true,
+                              .o_bias = &ModelConfig::attention_out_bias,
+                              .rotary_pairs = RotaryPairs::interleaved,
+                              .derives_head_dim = true};
+
 constexpr LlamaVariant glm{.keys = {"attention_bias", "partial_rotary_factor"},
                            .set_defaults =
                                [](ModelConfig& c) {
@@ -638,6 +646,7 @@ constexpr Family all_families[] = {
     llama_like<phi3>("phi3", "Phi3ForCausalLM"),
     llama_like<hunyuan>("hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM"),
     llama_like<ernie>("ernie4_5", "Ernie4_5ForCausalLM"),
+    llama_like<helium>("helium", "HeliumForCausalLM"),
     llama_like<glm>("glm", "GlmForCausalLM"),
     llama_like<glm4>("glm4", "Glm4ForCausalLM"),
     llama_like<granite>("granite", "GraniteForCausalLM"),

@@ -94,6 +94,7 @@ MODELS = {
     "glm4_moe_lite": ("glm4_moe_lite", SHAPE | LATENT | {"q_lora_rank": None}),
     "gpt_oss": ("gpt_oss", SHAPE | EXPERTS | {"head_dim": 8, "num_local_experts": 4, "sliding_window": 4,
                                               "layer_types": BY_TYPE["layer_types"], "rope_parameters": YARN}),
+    "helium": ("helium", SHAPE | {"head_dim": 6, "pad_token_id": None, "attention_bias": True}),
     "mimo": ("mimo", SHAPE | WINDOW | {"num_nextn_predict_layers": 1}),
     "internlm3": ("internlm3", SHAPE | {"head_dim": 6, "pad_token_id": None, "qkv_bias": True, "bias": True,
                                         "max_position_embeddings": 8, "bos_token_id": None, "eos_token_id": None,

@@ -390,6 +390,10 @@ MODELS = {
               "topk_group": 2, "routed_scaling_factor": 2.5, "rope_theta": 1e4, "use_qkv_bias": True, "use_bias": True,
               "norm_topk_prob": True, "score_function": "sigmoid", "router_dtype": "fp32", "use_rmsnorm": True,
               "pad_token_id": None, "eos_token_id": 2},
+    # Pairs (2i, 2i + 1) rotate; biases on q, k and v, and on the MLP.
+    "helium": {"model_type": "helium", "hidden_size": 24, "intermediate_size": 44, "num_attention_heads": 4,
+               "num_key_value_heads": 2, "head_dim": 6, "vocab_size": 54, "rope_theta": 1e4, "initializer_range": 0.2,
+               "attention_bias": True, "mlp_bias": True, "pad_token_id": None},
 }
 # The lowest layer and parts of those above; parts of each layer above a trained embedding.
 FROZEN = {"frozen": ["model.embed_tokens.weight", "model.layers.0.*", "*.k_proj.*", "*.gate_proj.weight",
@@ -420,7 +424,7 @@ SHAPES |= {name: (2, 98) for name in ("olmo3", "exaone4", "smollm3", "ministral"
 SHAPES |= {name: (2, 98) for name in ("apertus", "olmoe", "glm4_moe", "minimax_m2", "glm")}
 SHAPES |= {"qwen2_moe": (2, 96)}  # context ranks divide it: padding would count in its load-balancing loss
 SHAPES |= {name: (2, 98) for name in ("ernie", "glm4", "granite", "arcee", "gemma", "nemotron", "starcoder2")}
-SHAPES |= {name: (2, 98) for name in ("gpt_oss", "internlm3", "mimo", "internlm2", "ling2")}
+SHAPES |= {name: (2, 98) for name in ("gpt_oss", "internlm3", "mimo", "internlm2", "ling2", "helium")}
 SHAPES |= {name: (2, 98) for name in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")}
 SHAPES |= {name: (2, 98) for name in ("gemma2", "cohere", "cohere2", "longrope", "shortrope", "ministral3", "granite4")}
 DOCUMENT_LENGTHS = {name: [[5, 1, 57, 2, 20], [70, 15]] for name in ("packed", "packed_mistral", "packed_gpt2")}
