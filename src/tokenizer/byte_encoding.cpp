@@ -103,8 +103,10 @@ Vocabulary make_vocabulary(const std::string& name, const TokenizerFile& file,
   vocabulary.bytes.resize(static_cast<std::size_t>(std::int64_t{largest} + 1));
   for (const auto& [token, id] : file.vocabulary)
     vocabulary.bytes[static_cast<std::size_t>(id)] = bytes_of_token(file.byte_encoding, token);
+  // The library's decoders read added tokens, too: Gemma's U+2581 U+2581 is two spaces.
   for (const AddedToken& token : file.added)
-    vocabulary.bytes[static_cast<std::size_t>(token.id)] = token.content;
+    vocabulary.bytes[static_cast<std::size_t>(token.id)] =
+        bytes_of_token(file.byte_encoding, token.content);
   vocabulary.bos = special_token(name, file, config.bos, {"<|begin_of_text|>", "<s>"});
   vocabulary.eos =
       special_token(name, file, config.eos, {"<|end_of_text|>", "</s>", "<|endoftext|>"});

@@ -4,6 +4,7 @@
 
 #include "core/error.hpp"
 #include "core/utf8.hpp"
+#include "tokenizer/newer_characters.hpp"
 #include "tokenizer/tokenizer_json.hpp"
 
 namespace llamesh::tokenizer {
@@ -19,14 +20,20 @@ bool is_visible_ascii(char c) {
   return c > ' ' && c <= '~';
 }
 
-/// Returns the end of a run of ASCII letters at `at`, optionally preceded by one space there, if an
-/// ASCII character or the end follows; otherwise returns `at`. See Pattern::splits_words.
-std::size_t end_of_plain_word(std::string_view text, std::size_t at) {
+/// Returns the end of a word at `at` that Words describes, or `at` if there is none.
+std::size_t end_of_plain_word(std::string_view text, std::size_t at, Words words) {
+  if (words == Words::unknown) return at;
   const std::size_t first = at + (text[at] == ' ' ? 1 : 0);
   std::size_t end = first;
-  while (end < text.size() && is_letter(text[end])) ++end;
-  const bool ascii_follows = end == text.size() || static_cast<unsigned char>(text[end]) < 0x80;
-  return end > first && ascii_follows ? end : at;
+  if (words == Words::letters) {
+    while (end < text.size() && is_letter(text[end])) ++end;
+  } else {
+    while (end < text.size() && text[end] >= 'A' && text[end] <= 'Z') ++end;
+    while (end < text.size() && text[end] >= 'a' && text[end] <= 'z') ++end;
+  }
+  const bool ends = end == text.size() || (static_cast<unsigned char>(text[end]) < 0x80 &&
+                                           (words == Words::letters || text[end] != '\''));
+  return end > first && ends ? end : at;
 }
 
 /// Tokens with which chat templates mark turns. Some tokenizer files do not call them special.
@@ -74,7 +81,10 @@ HuggingFaceTokenizer::HuggingFaceTokenizer(const std::string& name, TokenizerFil
       if (is_control(token, *this)) whole_words_.erase(token.content);
   }
   spaces_part_words_ = spaces_part_words();
-  may_cut_ = words_can_be_cut();
+  find_cuts();
+  const auto words = std::ranges::find_if(
+      file_.splits, [](const Split& split) { return split.pattern.words() != Words::unknown; });
+  piece_step_ = static_cast<std::size_t>(words - file_.splits.begin()) + 1;
 }
 
 void HuggingFaceTokenizer::find_symbols() {
@@ -112,31 +122,45 @@ bool HuggingFaceTokenizer::spaces_part_words() const {
                               [&](const auto& entry) { return reaches_over(entry.first); });
 }
 
-bool HuggingFaceTokenizer::words_can_be_cut() const {
-  for (const AddedToken& token : file_.added)
-    if (token.lstrip || token.rstrip || is_letter(token.content.back()) ||
-        token.content.find_first_of(" \n") != token.content.npos)
-      return false;
-  if (file_.byte_encoding == ByteEncoding::byte_fallback) return spaces_part_words_;
-  // Patterns before the last must isolate digits only.
-  const auto& splits = file_.splits;
-  for (std::size_t i = 0; i + 1 < splits.size(); ++i)
-    if (!splits[i].pattern.regex().starts_with("\\p{N}") ||
-        splits[i].behavior != SplitBehavior::isolated)
-      return false;
-  // The last one matches every character.
-  return !splits.empty() && splits.back().pattern.splits_words() && splits.back().keeps_matches();
+void HuggingFaceTokenizer::find_cuts() {
+  const bool byte_level = file_.byte_encoding == ByteEncoding::byte_level;
+  for (const AddedToken& token : file_.added) {
+    const bool in_words = is_letter(token.content.back()) ||
+                          token.content.find(' ') != token.content.npos ||
+                          (token.lstrip && is_letter(token.content.front()));
+    const bool at_lines =
+        token.lstrip || token.rstrip || token.content.find('\n') != token.content.npos;
+    if (in_words || (byte_level && at_lines)) return;
+  }
+  if (!byte_level) {
+    cuts_words_ = spaces_part_words_;
+    return;
+  }
+  // A step that keeps words whole cuts between them, whatever the steps behind it do.
+  for (const Split& split : file_.splits) {
+    if (split.pattern.words() != Words::unknown) {
+      cuts_words_ = split.keeps_matches();
+      if (cuts_lines_ == Lines::unknown) cuts_lines_ = split.pattern.lines();
+      return;
+    }
+    if (split.behavior != SplitBehavior::isolated) return;
+    if (split.pattern.regex() == "[\r\n]")
+      cuts_lines_ = Lines::all;
+    else if (!split.pattern.leaves_words())
+      return;
+  }
 }
 
 std::size_t HuggingFaceTokenizer::next_cut(std::string_view text, std::size_t from) const {
-  if (!may_cut_) return text.size();
-  const bool at_lines = file_.byte_encoding == ByteEncoding::byte_level;
-  const bool after_blanks = at_lines && file_.splits.back().pattern.keeps_newlines();
+  if (!cuts_words_) return text.size();
+  const auto cuts_line = [&](std::size_t at) {
+    if (text[at - 1] != '\n' || !begins_visibly(text.substr(at))) return false;
+    if (cuts_lines_ == Lines::after_visible) return at > 1 && is_visible_ascii(text[at - 2]);
+    return text[at] != '/' || cuts_lines_ != Lines::all_before_slash;
+  };
   for (std::size_t at = std::max<std::size_t>(from, 1); at + 1 < text.size(); ++at) {
     if (text[at] == ' ' && is_letter(text[at - 1]) && is_letter(text[at + 1])) return at;
-    if (at_lines && text[at - 1] == '\n' && begins_visibly(text.substr(at)) &&
-        (after_blanks || (at > 1 && is_visible_ascii(text[at - 2]))))
-      return at;
+    if (cuts_lines_ != Lines::unknown && cuts_line(at)) return at;
   }
   return text.size();
 }
@@ -144,6 +168,7 @@ std::size_t HuggingFaceTokenizer::next_cut(std::string_view text, std::size_t fr
 std::unique_ptr<HuggingFaceTokenizer::Workspace> HuggingFaceTokenizer::make_workspace() const {
   auto work = std::make_unique<Workspace>();
   for (const Split& split : file_.splits) work->matchers.emplace_back(split.pattern);
+  if (piece_step_ < file_.splits.size()) work->pieces.emplace();
   return work;
 }
 
@@ -214,10 +239,25 @@ void HuggingFaceTokenizer::encode_valid(std::string_view text, Begin begin, Outp
     out.work.with_space += text;
     text = out.work.with_space;
   }
+  out.work.characters = has_newer_characters(text) ? Characters::newer : Characters::older;
   if (file_.byte_encoding == ByteEncoding::byte_level)
     split_text(text, 0, out);
   else
     cut_before_spaces(text, out);
+}
+
+void HuggingFaceTokenizer::split_piece(std::string_view piece, std::size_t step,
+                                       Output& out) const {
+  if (step == file_.splits.size()) return encode_word(piece, out);
+  if (step != piece_step_) return split_text(piece, step, out);
+  const auto known = out.work.pieces->find(piece);
+  if (!known.empty()) {
+    out.ids.insert(out.ids.end(), known.begin(), known.end());
+    return;
+  }
+  const std::size_t before = out.ids.size();
+  split_text(piece, step, out);
+  out.work.pieces->put(piece, std::span(out.ids).subspan(before));
 }
 
 void HuggingFaceTokenizer::split_text(std::string_view text, std::size_t step, Output& out) const {
@@ -228,7 +268,7 @@ void HuggingFaceTokenizer::split_text(std::string_view text, std::size_t step, O
   bool delimiter = false;  // the stretch before `at` is one
   const auto end_piece = [&] {
     const bool removed = split.behavior == SplitBehavior::removed && delimiter;
-    if (at > piece && !removed) split_text(text.substr(piece, at - piece), step + 1, out);
+    if (at > piece && !removed) split_piece(text.substr(piece, at - piece), step + 1, out);
     piece = at;
   };
   const auto add_stretch = [&](std::size_t end, bool is_delimiter) {
@@ -238,9 +278,9 @@ void HuggingFaceTokenizer::split_text(std::string_view text, std::size_t step, O
     at = end;
   };
   while (at < text.size()) {
-    const std::size_t word = split.pattern.splits_words() ? end_of_plain_word(text, at) : at;
+    const std::size_t word = end_of_plain_word(text, at, split.pattern.words());
     const auto match = word > at ? std::optional(Pattern::Matcher::Match{at, word})
-                                 : out.work.matchers[step].find(text, at);
+                                 : out.work.matchers[step].find(text, at, out.work.characters);
     add_stretch(match ? match->begin : text.size(), split.invert);
     if (match) add_stretch(match->end, !split.invert);
   }

@@ -36,6 +36,8 @@ class HuggingFaceTokenizer final : public Tokenizer {
   struct Workspace {
     std::vector<Pattern::Matcher> matchers;
     WordCache words;
+    std::optional<WordCache> pieces;            ///< for piece_step_, if there are further steps
+    Characters characters = Characters::newer;  ///< the present text's
     std::vector<std::int32_t> symbols;
     std::string normalized, with_space;
   };
@@ -51,13 +53,15 @@ class HuggingFaceTokenizer final : public Tokenizer {
   void find_symbols();
   std::int32_t byte_id(char byte) const;
   bool spaces_part_words() const;
-  bool words_can_be_cut() const;
+  void find_cuts();
   void encode_sections(std::string_view text, Chunk chunk, const AddedSets& added,
                        std::vector<std::int32_t>& ids) const;
   void encode_section(std::string_view text, Begin begin, std::span<const AddedTokens> added,
                       Output& out) const;
   void encode_plain(std::string_view text, Begin begin, Output& out) const;
   void encode_valid(std::string_view text, Begin begin, Output& out) const;
+  /// Splits a piece by the steps from `step` on.
+  void split_piece(std::string_view piece, std::size_t step, Output& out) const;
   void split_text(std::string_view text, std::size_t step, Output& out) const;
   void cut_before_spaces(std::string_view text, Output& out) const;
   void encode_word(std::string_view word, Output& out) const;
@@ -76,7 +80,9 @@ class HuggingFaceTokenizer final : public Tokenizer {
       character_ids_;  ///< for ByteEncoding::byte_fallback
   std::unordered_map<std::string_view, std::int32_t> whole_words_;  ///< for ignore_merges
   bool spaces_part_words_;                                          ///< no merge spans a space
-  bool may_cut_;
+  std::size_t piece_step_;             ///< the step behind the first one that keeps words whole
+  bool cuts_words_ = false;            ///< text may be cut before a space between two letters
+  Lines cuts_lines_ = Lines::unknown;  ///< and behind which newlines
   mutable ObjectPool<Workspace> workspaces_;
 };
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -10,10 +11,32 @@ namespace llamesh::tokenizer {
 
 /// The GPT-2 pattern, which ByteLevel uses with use_regex.
 extern const std::string_view gpt2_pattern;
+/// The pattern for Digits: Rust's char::is_numeric, which has 13 numbers from Unicode 17, too.
+extern const std::string_view digit_pattern;
+
+/// A text's characters: whether some are newer than Unicode 14 (has_newer_characters).
+enum class Characters : std::uint8_t { older, newer };
+
+/// Words that are known to be one match if they are ASCII and an ASCII character or the end
+/// follows, with or without a space before them.
+enum class Words : std::uint8_t {
+  unknown,
+  letters,    ///< letters
+  case_runs,  ///< upper-case letters, then lower-case ones, where no apostrophe follows
+};
+
+/// Newlines that are known to end a match if a visible character follows.
+enum class Lines : std::uint8_t {
+  unknown,
+  after_visible,     ///< those behind a visible character
+  all,               ///< all, as white space up to a newline is one match, whatever follows
+  all_before_slash,  ///< all, but a slash may belong to the match
+};
 
 /// A regular expression from a tokenizer.json (Oniguruma syntax, as in Hugging Face's library),
 /// compiled by PCRE2 with its JIT. Accepts only syntax with the same meaning in both: literals,
-/// classes, \s \S \d \p{category}, groups (?: and (?i:, lookahead, alternation, repetition.
+/// classes, also [a&&[^b]], \s \S \d \b $ \p{category} \p{Han}, groups (?: and (?i:, lookahead,
+/// alternation, repetition.
 class Pattern {
  public:
   /// Per-thread matching state: a JIT stack and space for a result.
@@ -25,8 +48,10 @@ class Pattern {
       std::size_t end;
     };
     /// Returns the first match at or after `from`. `text` must be valid UTF-8. Throws a user error
-    /// if the expression takes too long on this text.
-    std::optional<Match> find(std::string_view text, std::size_t from);
+    /// if the expression takes too long on this text. With Characters::newer it takes up to three
+    /// times as long.
+    std::optional<Match> find(std::string_view text, std::size_t from,
+                              Characters characters = Characters::newer);
 
    private:
     struct State;
@@ -42,27 +67,29 @@ class Pattern {
   Pattern(const std::string& where, std::string regex);
 
   const std::string& regex() const { return regex_; }
-  /// Returns true for the GPT-2 and Llama 3 patterns and close relatives. In these, ` ?` plus ASCII
-  /// letters, followed by another ASCII character, is one match, and a newline between two visible
-  /// characters ends a match.
-  bool splits_words() const { return splits_words_; }
-  /// Returns true if all white space up to a newline is one match, whatever follows (Llama 3). With
-  /// GPT-2's pattern the newline is in a match of its own if a visible character follows, but not
-  /// at the end of a text.
-  bool keeps_newlines() const { return splits_words_ && regex_ != gpt2_pattern; }
+  Words words() const { return words_; }
+  Lines lines() const { return lines_; }
+  /// Returns true if no match is known to touch an ASCII letter, a space or a newline.
+  bool leaves_words() const { return leaves_words_; }
 
  private:
   struct Delete {
     void operator()(void* code) const;
   };
+  /// Returns a pcre2_code. Throws as the constructor does.
+  void* compile(const std::string& translated) const;
+
   std::string where_;
   std::string regex_;
-  bool splits_words_;
-  std::unique_ptr<void, Delete> code_;  ///< pcre2_code
+  Words words_ = Words::unknown;
+  Lines lines_ = Lines::unknown;
+  bool leaves_words_ = false;
+  /// pcre2_code for Characters::older, which is faster, and Characters::newer
+  std::array<std::unique_ptr<void, Delete>, 2> codes_;
 };
 
 /// Translates the expression to PCRE2 syntax. Throws as Pattern does.
-std::string to_pcre2(const std::string& where, std::string_view regex);
+std::string to_pcre2(const std::string& where, std::string_view regex, Characters characters);
 
 /// Returns an expression that matches only `text`.
 std::string literal_pattern(std::string_view text);

@@ -33,7 +33,8 @@ std::vector<JsonObject> steps_of(const JsonObject& root, std::string_view name,
   return steps;
 }
 
-/// Reads Qwen's normalizer, NFC, or Llama 2's: Prepend U+2581 and Replace " " by U+2581.
+/// Reads Qwen's normalizer, NFC, Llama 2's, Prepend U+2581 and Replace " " by U+2581, or Gemma's,
+/// which only replaces.
 void read_normalizer(const JsonObject& root, TokenizerFile& file) {
   bool replaces_space = false;
   for (const JsonObject& step : steps_of(root, "normalizer", "normalizers")) {
@@ -102,8 +103,11 @@ void read_split(const JsonObject& step, TokenizerFile& file) {
   pattern.only({"Regex", "String"});
   auto regex = pattern.find("Regex") != nullptr ? pattern.text("Regex")
                                                 : literal_pattern(pattern.text("String"));
-  file.splits.push_back({Pattern(pattern.where(), std::move(regex)), read_behavior(step),
-                         step.flag("invert", false)});
+  const SplitBehavior behavior = read_behavior(step);
+  const bool invert = step.flag("invert", false);
+  // Gemma: the normalizer leaves no space to split at.
+  if (file.byte_encoding == ByteEncoding::byte_fallback && regex == " " && !invert) return;
+  file.splits.push_back({Pattern(pattern.where(), std::move(regex)), behavior, invert});
 }
 
 void read_byte_level(const JsonObject& step, TokenizerFile& file) {
@@ -131,8 +135,9 @@ void read_pre_tokenizer(const JsonObject& root, TokenizerFile& file) {
       read_split(step, file);
     } else if (type == "Digits") {
       step.only({"type", "individual_digits"});
-      file.splits.push_back(
-          {Pattern(step.where(), step.flag("individual_digits") ? "\\p{N}" : "\\p{N}+")});
+      std::string regex(digit_pattern);
+      if (!step.flag("individual_digits")) regex += '+';
+      file.splits.push_back({Pattern(step.where(), std::move(regex))});
     } else if (type == "Metaspace") {
       validate(file.byte_encoding == ByteEncoding::byte_level && file.splits.empty(),
                "{}: Metaspace together with other steps is not supported", step.where());
@@ -142,11 +147,10 @@ void read_pre_tokenizer(const JsonObject& root, TokenizerFile& file) {
     }
   }
   const bool characters = file.byte_encoding == ByteEncoding::byte_fallback;
-  validate(
-      byte_level != characters && (byte_level || file.splits.empty()),
-      "{}: only ByteLevel with patterns before it, or Llama 2's normalizer or Metaspace alone, "
-      "are supported",
-      root.at("pre_tokenizer"));
+  validate(byte_level != characters && (byte_level || file.splits.empty()),
+           "{}: only ByteLevel with patterns before it, or the normalizer of Llama 2 or Gemma or "
+           "Metaspace alone, are supported",
+           root.at("pre_tokenizer"));
 }
 
 /// Checks for contradictions only: decoding follows from the byte encoding.

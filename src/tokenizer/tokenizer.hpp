@@ -64,7 +64,8 @@ class Tokenizer {
   void encode(std::string_view text, Chunk chunk, std::vector<std::int32_t>& ids,
               SpecialTokens special = SpecialTokens::recognized) const;
   /// Returns the ids' bytes: invalid UTF-8 if those are. Added and special tokens appear as
-  /// written. Ids outside the vocabulary are a user error.
+  /// written, but for characters that stand for bytes or spaces in the vocabulary. Ids outside the
+  /// vocabulary are a user error.
   std::string decode(std::span<const std::int32_t> ids) const;
   /// Returns one id's bytes, ignoring dropped_spaces.
   const std::string& bytes_of(std::int32_t id) const;

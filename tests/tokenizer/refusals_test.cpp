@@ -55,6 +55,9 @@ TEST(TokenizerRefusals, UnsupportedPartsAreNamed) {
           "tokenizer.model");
   refused("llama2.json", "/model/byte_fallback", false, "needs byte_fallback");
   refused("metaspace.json", "/pre_tokenizer/split", true, "split: true");
+  refused("gemma.json", "/pre_tokenizer/invert", true, "the normalizer of Llama 2 or Gemma");
+  refused("gemma.json", "/pre_tokenizer/pattern/String", "  ",
+          "the normalizer of Llama 2 or Gemma");
 }
 
 TEST(TokenizerRefusals, PatternsWithoutEnd) {
@@ -123,14 +126,28 @@ TEST(TokenizerRefusals, FilesThatAreNoTokenizer) {
 }
 
 TEST(TokenizerRefusals, RegularExpressionsThatCouldMeanAnotherThing) {
-  for (const std::string regex :
-       {"(?<=a)b",          "^a",      "a$",       "\\bword", "\\w+",   "\\h",   "\\X",   "(?>a)",
-        "[[:alpha:]]",      "[a&&b]",  "\\p{Han}", "\\pL",    "a{2}+",  "a{,3}", "{",     "\\u0041",
-        "(?:(*ACCEPT)a)?b", "(*UTF)a", "]",        "[]a]",    "[^\\S]", "\\1",   "(?i)a", "a\\"})
+  for (const std::string regex : {"(?<=a)b",    "^a",
+                                  "a$+",        "\\b?word",
+                                  "\\B",        "\\w+",
+                                  "\\h",        "\\X",
+                                  "(?>a)",      "[[:alpha:]]",
+                                  "[a&&b]",     "[a&&[b]]",
+                                  "[^a&&[^b]]", "[&&[^b]]",
+                                  "[a&&[^]]]",  "[a&&[^b]c]",
+                                  "[a&&[^b]",   "[a&&[^b&&[^c]]]",
+                                  "[a\\b]",     "\\p{Greek}",
+                                  "\\p{C}",     "[\\P{L}]",
+                                  "\\pL",       "a{2}+",
+                                  "a{,3}",      "{",
+                                  "\\u0041",    "(?:(*ACCEPT)a)?b",
+                                  "(*UTF)a",    "]",
+                                  "[]a]",       "[^\\S]",
+                                  "\\1",        "(?i)a",
+                                  "a\\"})
     EXPECT_ERROR(Pattern("here", regex), "here: '");
   for (const std::string regex : {"(a", "a)", "[a", "*a", "(?:", "\\p{L}{3,2}"})
     EXPECT_ERROR(Pattern("here", regex), "is malformed");
-  for (const std::string regex : {"", "a*", "(?=a)", "a|"})
+  for (const std::string regex : {"", "a*", "(?=a)", "a|", "$", "\\b"})
     EXPECT_ERROR(Pattern("here", regex), "can match no characters");
   EXPECT_ERROR(Pattern("here", std::string(5000, 'a')), "too long");
 }

@@ -97,15 +97,32 @@ def ignore_merges(content):
     vocab["\u0120firmament"] = max(max(vocab.values()), max(t["id"] for t in content["added_tokens"])) + 1
 
 
-def llama2(name, corpus, metaspace, control=()):
-    """Llama 2's kind of file, which is also Mistral's: characters, byte fallback, no pattern. Mistral's v0.3 has
-    Metaspace and hundreds of control tokens."""
+def characters(corpus, special_tokens):
+    """A model of characters with byte fallback, trained on words, so that no merge spans a space, as in
+    SentencePiece."""
     tokenizer = Tokenizer(models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
-    # Trained on words, so that no merge spans a space, as in SentencePiece.
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.train([corpus], trainers.BpeTrainer(
         vocab_size=900, show_progress=False,
-        special_tokens=["<unk>", "<s>", "</s>", *control] + [f"<0x{byte:02X}>" for byte in range(256)]))
+        special_tokens=special_tokens + [f"<0x{byte:02X}>" for byte in range(256)]))
+    return tokenizer
+
+
+def after(token, id):
+    return {"type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": token, "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {token: {"id": token, "ids": [id], "tokens": [token]}}}
+
+
+TO_CHARACTERS = [{"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}, {"type": "ByteFallback"},
+                 {"type": "Fuse"}]
+
+
+def llama2(name, corpus, metaspace, control=()):
+    """Llama 2's kind of file, which is also Mistral's: characters, byte fallback, no pattern. Mistral's v0.3 has
+    Metaspace and hundreds of control tokens."""
+    tokenizer = characters(corpus, ["<unk>", "<s>", "</s>", *control])
 
     def edit(content):
         content["added_tokens"] = content["added_tokens"][:3 + len(control)]
@@ -117,15 +134,28 @@ def llama2(name, corpus, metaspace, control=()):
             content["normalizer"] = json.loads(json.dumps({"type": "Sequence", "normalizers": [
                 {"type": "Prepend", "prepend": "\u2581"},
                 {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]}))
-        content["post_processor"] = {"type": "TemplateProcessing",
-                                     "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}},
-                                                {"Sequence": {"id": "A", "type_id": 0}}],
-                                     "pair": [{"Sequence": {"id": "A", "type_id": 0}},
-                                              {"Sequence": {"id": "B", "type_id": 1}}],
-                                     "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}}
+        content["post_processor"] = after("<s>", 1)
         content["decoder"] = {"type": "Sequence", "decoders": [
-            {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "}, {"type": "ByteFallback"},
-            {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}
+            *TO_CHARACTERS, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}
+
+    return save(name, tokenizer, edit)
+
+
+def gemma(name, corpus):
+    """Gemma's kind: nothing is prepended, and a Split looks for the spaces that the normalizer has replaced. Line
+    ends, blanks and HTML are added tokens, which are not special."""
+    special_tokens = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<start_of_turn>"]
+    tokenizer = characters(corpus, special_tokens + ["\n\n", "\u2581\u2581", "<td>"])
+
+    def edit(content):
+        content["added_tokens"] = content["added_tokens"][:9]
+        for token in content["added_tokens"][6:]:
+            token["special"] = False
+        content["normalizer"] = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+        content["pre_tokenizer"] = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious",
+                                    "invert": False}
+        content["post_processor"] = after("<bos>", 2)
+        content["decoder"] = {"type": "Sequence", "decoders": TO_CHARACTERS}
 
     return save(name, tokenizer, edit)
 
@@ -202,6 +232,7 @@ def main():
     hugging_face = make_byte_level(part)
     hugging_face["llama2.json"] = llama2("llama2.json", part, metaspace=False)
     hugging_face["metaspace.json"] = llama2("metaspace.json", part, metaspace=True)
+    hugging_face["gemma.json"] = gemma("gemma.json", part)
     hugging_face["mistral3.json"] = llama2("mistral3.json", part, metaspace=True, control=MISTRAL3)
     pieces = make_sentencepiece(part)
     os.remove(part)
