@@ -196,7 +196,11 @@ constexpr LlamaVariant ernie{.keys = {"attention_bias", "mlp_bias"},
                              .bias_name = "use_bias"};
 
 constexpr LlamaVariant helium{.keys = {"attention_bias", "mlp_bias"},
-                              .set_defaults = [](ModelConfig& c) { c.rms_norm_eps = 1e-8; },
+                              .set_defaults =
+                                  [](ModelConfig& c) {
+                                    c.rms_norm_eps = 1e-8;
+                                    c.rope_theta = 1e5;
+                                  },
                               .needs_num_key_value_heads = true,
                               .needs_head_dim = true,
                               .o_bias = &ModelConfig::attention_out_bias,
