@@ -100,8 +100,7 @@ inline EnumNames<Reasoning> enum_names(Reasoning) {
   return {{{"refuse", Reasoning::refuse}, {"drop", Reasoning::drop}}};
 }
 
-/// Names of the fields of JSON records where they differ from those of jsonl.hpp; empty: they do
-/// not.
+/// Fields' names in JSON records where they differ from those in jsonl.hpp; empty: they do not.
 struct RecordColumns {
   std::string text = {}, instruction = {}, input = {}, output = {}, prompt = {}, completion = {},
               messages = {};
@@ -136,7 +135,7 @@ struct DataOptions {
   ChatTemplate chat_template = ChatTemplate::automatic;  ///< for conversations in JSONL
   LossOn loss_on = LossOn::assistant;                    ///< for instructions and conversations
   Reasoning reasoning = Reasoning::refuse;  ///< for conversations; changes no token that is read
-  RecordColumns columns = {};               ///< of JSONL
+  RecordColumns columns = {};               ///< in JSONL
   std::int64_t sequence_length = 512;       ///< tokens
   Order order = Order::shuffled;
   TokenDtype token_dtype = TokenDtype::from_header;

@@ -93,7 +93,7 @@ Document conversation(std::vector<MessageFields> fields, const LineNumber& where
   return document;
 }
 
-/// Returns the conversation of a prompt and a completion, in which only the latter is in the loss.
+/// Joins a prompt and a completion to a conversation in which only the latter is in the loss.
 Messages joined(RecordFields& fields, const LineNumber& where) {
   validate(fields.prompt_messages && fields.completion_messages,
            "{}: of 'prompt' and 'completion', only one is a list of messages; write both as lists, "
@@ -106,7 +106,7 @@ Messages joined(RecordFields& fields, const LineNumber& where) {
   return all;
 }
 
-/// Returns the messages of a conversation; nothing if the record has another form.
+/// Returns a conversation's messages; nothing if the record has another form.
 std::optional<Messages> messages_of(RecordFields& fields, const LineNumber& where) {
   auto messages = std::move(fields.messages);
   const bool is_joined = fields.prompt_messages || fields.completion_messages;

@@ -33,7 +33,7 @@ struct Document {
   std::vector<TextSegment> segments;  ///< at least one; only an answer may be without text
   /// A template has put all special tokens where they belong: no prefix and no suffix is added.
   bool has_special_tokens = false;
-  std::string_view form = {};  ///< of its record: "a conversation"
+  std::string_view form = {};  ///< that its record has: "a conversation"
 };
 
 /// A turn in a conversation.
@@ -68,8 +68,8 @@ struct LineNumber {
 ///   whose `train`, `weight` or like key is 0 or false. Anything after its last turn is dropped.
 /// - `conversations`, or `conversation`, a list of {from, value} (ShareGPT): likewise, with the
 ///   roles human and gpt.
-/// - `prompt` and `completion`, both lists of messages (TRL): the conversation of both, in which
-///   only the completion is in the loss.
+/// - `prompt` and `completion`, both lists of messages (TRL): one conversation, in which only the
+///   completion is in the loss.
 /// - `instruction`, `output` and optionally `input`: Alpaca's prompts (PROMPT_DICT in train.py,
 ///   tatsu-lab/stanford_alpaca). The prompt is masked from the loss; the output and its EOS are
 ///   not. The output may be empty, as in some Alpaca records: then only EOS is learned.

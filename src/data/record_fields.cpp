@@ -181,7 +181,7 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
   bool in_message() const { return depth_ == 3 && list_ != nullptr; }
   MessageFields& message() { return list_->back(); }
 
-  /// Returns the field that a name of the root object stands for.
+  /// Returns the field that a name in the root object stands for.
   Field field_of(std::string_view name) const {
     for (const auto& [column, member] : record_columns)
       if (!(columns_.*member).empty() && columns_.*member == name) return named(column);
@@ -295,7 +295,7 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
   Messages* list_ = nullptr;   ///< the list that is open
   std::string list_name_;      ///< and its key
   std::string key_;            ///< last key in the root object, or in a message
-  Field field_ = Field::none;  ///< of the last key in the root object
+  Field field_ = Field::none;  ///< for the last key in the root object
 };
 
 }  // namespace

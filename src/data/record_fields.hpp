@@ -25,7 +25,7 @@ using Messages = std::vector<MessageFields>;  ///< each has a role and a content
 struct RecordFields {
   std::optional<std::string> text;
   std::optional<std::string> instruction, input, output;
-  std::optional<std::string> response, context;  ///< other names of `output` and `input`
+  std::optional<std::string> response, context;  ///< other names for `output` and `input`
   std::optional<std::string> prompt, completion;
   std::optional<std::string> system;  ///< beside `messages`
   std::optional<Messages> messages, prompt_messages, completion_messages;

@@ -121,8 +121,8 @@ extern const Kernel<void(Stream&, const AttentionCall& call, std::int64_t past)>
 /// all weights are scaled by sigmoid(log_sum_exp - sink), and log_sum_exp includes the sink.
 /// attention_backward() then computes the other gradients, as it does without.
 extern const Kernel<void(Stream&, const AttentionSinks& sinks)> attention_sinks;
-/// dsinks = or += the gradient of the sinks: minus the sum over all rows of a sink's weight times
-/// dout . out.
+/// dsinks = or += the sinks' gradient: minus the sum over all rows, each dout . out times the
+/// sink's weight.
 extern const Kernel<void(Stream&, const AttentionSinks& sinks,
                          const AttentionSinksGradients& gradients)>
     attention_sinks_backward;
@@ -200,7 +200,7 @@ extern const Kernel<void(Stream&, Tensor dw, Tensor dy, Tensor x, Tensor starts,
                          Accumulate accumulate)>
     grouped_linear_backward_weight;
 
-/// y (R, C) += b[e] (N, C) in the rows of each expert e. Their dtypes may differ.
+/// y (R, C) += b[e] (N, C) in each expert's rows. Their dtypes may differ.
 extern const Kernel<void(Stream&, Tensor y, Tensor b, Tensor starts)> grouped_bias;
 /// db[e] = or += the sum over the rows of expert e of weight * dy: zero for one without rows; and
 /// dweights += dy . b[e], per row.

@@ -120,10 +120,10 @@ struct TensorRows {
   std::vector<float> values;
 };
 
-/// Returns what of its parameter a part has in these rows; empty: nothing.
+/// Returns which elements a part takes from its parameter for these rows; empty: none.
 Box held_in(const model::StoredPart& part, const TensorRows& rows) {
   const bool is_stacked = part.in_tensor.shape.size() == 3;
-  // Returns the number of the part's indices before an index of the tensor.
+  // Counts the part's indices before an index in the tensor.
   const auto before = [&](std::int64_t index) {
     const auto step = is_stacked ? 1 : part.row_step;
     const auto behind = std::max<std::int64_t>(index - part.in_tensor.begin[0], 0);

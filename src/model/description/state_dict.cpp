@@ -12,9 +12,9 @@ void visit_columns(const StoredPart& part, const Shape& shape, const BoxRange& r
                    const VisitStored& visit) {
   const auto& held = part.in_parameter;
   const auto& box = range.box;
-  const auto R = box.shape.size() - 2, C = R + 1;  // dims of the parameter's rows and columns
+  const auto R = box.shape.size() - 2, C = R + 1;  // the dims for rows and columns
   const std::int64_t width = box.shape[C];
-  std::int64_t matrix = 0, stored_matrix = 0;  // of a stack
+  std::int64_t matrix = 0, stored_matrix = 0;  // in a stack
   if (R > 0) {
     matrix = held.begin[0] - box.begin[0];
     stored_matrix = part.in_tensor.begin[0];

@@ -11,7 +11,7 @@
 namespace llamesh::model {
 
 /// A part of a stored tensor and the part of a parameter that it holds. Both parts have the same
-/// elements in row-major order. If `transposed`, both are matrices, each perhaps one of a stack,
+/// elements in row-major order. If `transposed`, both are matrices, each perhaps in a stack,
 /// and one is the other's transpose.
 struct StoredPart {
   Box in_tensor;  ///< its shape counts the part's own rows and columns, whatever their step
@@ -42,7 +42,7 @@ struct StoredConstant {
 /// stacked tensors (several parts of one parameter), and rows and columns in another order.
 using StateDict = std::vector<StateDictTensor>;
 
-/// One of several that take turns in a tensor's last dim.
+/// Which turn a parameter has in a tensor's last dim, where several take turns.
 struct Turn {
   std::int64_t place, of;
 };
@@ -80,8 +80,8 @@ class StateDictBuilder {
   void plain(ParameterId id);
   /// Stores a matrix, or each of a stack, by its name, transposed.
   void transposed(ParameterId id);
-  /// Stores a stack of matrices, each transposed, or of vectors (N, out) in the tensor `name`, in
-  /// whose last dim parameters of the same shape take turns.
+  /// Stores stacked matrices, each transposed, or vectors (N, out) in the tensor `name`, in whose
+  /// last dim parameters with the same shape take turns.
   void interleaved(const std::string& name, ParameterId id, const Turn& turn);
   /// Stores a matrix or vector behind the parts of the tensor `name` so far: in further rows, or if
   /// it is `transposed`, in further columns.
@@ -113,7 +113,7 @@ StateDict plain_state_dict(const ParameterTable& table);
 /// Stores the same values with the tensor's last two dims exchanged. Rows keep their step.
 StateDictTensor with_exchanged_dims(StateDictTensor tensor);
 
-/// Elements begin, begin + step, … of a tensor, `count` of them.
+/// `count` elements in a tensor: begin, begin + step, …
 struct StoredRun {
   std::int64_t begin, step, count;
   /// Returns the elements from the first to the last, those between included.

@@ -34,8 +34,8 @@ class TableBuilder {
   void positions(ModuleId parent, std::string_view name, Shape shape);
   /// Adds a child module that uses another one's weight.
   WeightModule tied(ModuleId parent, std::string_view name, const WeightModule& to);
-  /// Adds a parameter to a module: a matrix of each expert, stacked (N, out, in), or a bias of
-  /// zeros (N, out). A token takes `per_token` of them.
+  /// Adds a parameter to a module: a matrix for each expert, stacked (N, out, in), or a bias, zero
+  /// at first (N, out). A token takes `per_token` experts.
   ParameterId experts(ModuleId module, std::string_view name, Shape shape, std::int64_t per_token,
                       Role role, Blocks blocks);
   /// Adds a parameter to a module.

@@ -18,7 +18,7 @@ struct LayerNames {
   std::string_view attention = "self_attn";
   std::string_view q_proj = "q_proj", k_proj = "k_proj", v_proj = "v_proj", o_proj = "o_proj";
   std::string_view q_norm = "q_norm", k_norm = "k_norm";
-  std::string_view sinks = {};  ///< the parameter of attention with a sink for each head
+  std::string_view sinks = {};  ///< attention's parameter with a sink for each head
   /// Latent attention: to the latents, their norms, and from them to the heads. Queries may have
   /// none, and q_proj.
   std::string_view q_a_proj = "q_a_proj", kv_a_proj = "kv_a_proj_with_mqa";

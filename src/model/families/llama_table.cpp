@@ -248,7 +248,7 @@ std::string_view fused_as(const LlamaVariant& variant, std::string_view module) 
   return {};
 }
 
-/// Returns where q, k and v that are fused by kv head have the rows of one of them.
+/// Returns where q, k or v has its rows if they are fused by kv head.
 RowBlocks rows_by_kv_head(const LayerNames& names, const ModelConfig& c, std::string_view module) {
   const auto queries = c.num_attention_heads / c.num_key_value_heads * c.head_dim;
   const auto step = queries + 2 * c.head_dim;
@@ -276,7 +276,7 @@ std::optional<RotaryOrder> rotary_order(const LlamaVariant& variant, const Model
 
 namespace {
 
-/// Adds a parameter of interleaved experts.
+/// Adds a parameter that interleaved experts have.
 void add_interleaved(StateDictBuilder& dict, ParameterId id, const ParameterTable& table,
                      const LayerNames& names) {
   const auto& p = table[id];

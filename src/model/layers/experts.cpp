@@ -194,8 +194,7 @@ void Experts::down_backward(const BlockContext& ctx, Tensor dy) {
                       Accumulate::no);
 }
 
-/// Computes the gradient of the bias of `down`, and adds what it contributes to that of the routing
-/// weights.
+/// Computes the gradient of `down`'s bias, and adds what it contributes to the routing weights'.
 void Experts::down_bias_backward(const BlockContext& ctx) {
   const Tensors& t = tensors_;
   const auto bias = biases_->down_proj;

@@ -14,8 +14,8 @@ namespace llamesh::model {
 
 /// A layer's mixture of experts (Shazeer et al. 2017): y = the sum over the experts e that the
 /// router chooses for x of weight_e down_e(f(gate_e(x)) * up_e(x)), plus a shared expert's output
-/// if the layer has one. No token is dropped. Experts may have biases; of tensor ranks, the first
-/// adds those of `down`.
+/// if the layer has one. No token is dropped. Experts may have biases; the first tensor rank
+/// adds those after `down`.
 class Experts final : public FeedForward {
  public:
   /// `table` has the shapes that this rank holds.

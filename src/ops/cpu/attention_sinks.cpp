@@ -9,7 +9,7 @@
 namespace llamesh::ops::cpu {
 namespace {
 
-/// Where the numbers of a row's head are.
+/// Where a row's head has its numbers.
 struct HeadsOfRows {
   std::int64_t heads, sequence, value_dim;
 
@@ -52,7 +52,7 @@ void add_sinks(const AttentionSinks& c) {
   });
 }
 
-/// Each task sums up a head, in the order of the rows.
+/// Each task sums up a head, row by row.
 template <class T, class W>
 void sum_gradients(const AttentionSinks& c, const AttentionSinksGradients& g) {
   const HeadsOfRows at(c);
