@@ -75,9 +75,7 @@ void Loader::run() {
 void Loader::fill(TokenBatch& batch, std::int64_t number) const {
   const std::int64_t step = number / partition_.micro_batches();
   const std::int64_t micro = number % partition_.micro_batches();
-  const std::int64_t position =
-      step * partition_.global_batch +
-      (micro * partition_.ranks + partition_.rank) * partition_.micro_batch;
+  const std::int64_t position = step * partition_.global_batch + partition_.first_sequence(micro);
   for (std::int64_t row = 0; row < partition_.micro_batch; ++row)
     data_.read(sampler_.sequence_at(position + row), batch, row);
 }

@@ -13,8 +13,9 @@
 
 namespace llamesh::data {
 
-/// Division of a step's sequences among the data ranks. Micro-batch a on data rank r takes
-/// `micro_batch` positions from step * global_batch + (a * ranks + r) * micro_batch on.
+/// Division of a step's sequences among the data ranks: into parts of `micro_batch` sequences that
+/// follow one another. A number of neighboring ranks take the first parts, one each, then each its
+/// next one, up to its last; then come the next ranks' parts.
 struct BatchPartition {
   std::int64_t sequence_length = 512;
   std::int64_t micro_batch = 1;  ///< sequences per micro-batch and rank
@@ -22,8 +23,15 @@ struct BatchPartition {
   std::int64_t global_batch = 1;
   int rank = 0;  ///< among the data ranks
   int ranks = 1;
+  int neighbors = 0;  ///< divides `ranks`; 0: all ranks
 
   std::int64_t micro_batches() const { return global_batch / (ranks * micro_batch); }
+  /// Returns the first sequence, counted in the step, of this rank's micro-batch `number`.
+  std::int64_t first_sequence(std::int64_t number) const {
+    const int together = neighbors == 0 ? ranks : neighbors;
+    const auto part = (rank / together * micro_batches() + number) * together + rank % together;
+    return part * micro_batch;
+  }
 };
 
 /// Loader for one rank's training batches, starting at any step. Its only state is the step, so a

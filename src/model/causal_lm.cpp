@@ -91,7 +91,7 @@ void CausalLM::forward(Weights& weights, const Batch& batch, const Place& place,
                        const Tensor& out) {
   auto& chunk = activations_.of(place.chunk, place.micro_batch);
   const auto guard = enter_root(weights, chunk, Pass::forward);
-  balance_.begin_forward(stream_);
+  if (place.chunk == 0) balance_.begin_forward(stream_);
   run_forward(training_context(weights, batch, {}), batch, chunk, in, out);
   balance_.end_forward(stream_);
 }

@@ -1,5 +1,6 @@
 #include "model/loss_sum.hpp"
 
+#include <cmath>
 #include <numeric>
 #include <span>
 #include <utility>
@@ -9,8 +10,13 @@
 namespace llamesh::model {
 namespace {
 
+/// Rounded to multiples of this, losses in double add up exactly, in any order.
+constexpr double unit = 0x1p-24;
+
 double sum_of(std::span<const float> losses) {
-  return std::accumulate(losses.begin(), losses.end(), 0.0);
+  return std::accumulate(losses.begin(), losses.end(), 0.0, [](double sum, float loss) {
+    return sum + std::nearbyint(loss / unit) * unit;
+  });
 }
 
 }  // namespace

@@ -9,8 +9,8 @@
 
 namespace llamesh::model {
 
-/// Accumulator for token losses, on the host in double: within a micro-batch from its first token
-/// on, then over micro-batches in order. The result is bitwise equal on every device. On a GPU the
+/// Accumulator for token losses, on the host in double. Each loss counts to 2^-24 nats, so the sum
+/// is exact up to 2^29 nats: equal to the bit on every device and mesh, in any order. On a GPU the
 /// losses arrive while the next micro-batch runs. The host waits only in take(), and in add() once
 /// it is eight micro-batches ahead, so that the progress it reports stays close to the GPU's.
 class LossSum {

@@ -5,6 +5,7 @@
 
 #include "ops/calls.hpp"
 #include "ops/kernel.hpp"
+#include "ops/square_units.hpp"
 
 /// Declares every llamesh kernel once; kernels.inc lists their names.
 ///
@@ -16,7 +17,7 @@
 /// statistics, sums and softmax are fp32. A parameter marked "rows" may have strided rows
 /// (Tensor::row_stride). A gradient with an Accumulate is added to (`yes`) or overwritten (`no`).
 /// CPU kernels use OpenMP threads; results do not depend on their number, except for the last bits
-/// in GEMMs.
+/// in GEMMs (thread_independence.hpp).
 namespace llamesh::ops {
 
 // --- Linear layers (GEMM). x (M, in) rows, w (out, in) rows, y (M, out) rows. ---
@@ -240,6 +241,12 @@ extern const Kernel<void(Stream&, Tensor y, float c)> softcap;
 /// Returns the sum of squares of fp32 x, accumulated in double in an order that depends on numel
 /// alone. Waits for the stream.
 extern const Kernel<double(Stream&, Tensor x)> sum_of_squares;
+/// Returns the largest magnitude in fp32 x: 0 if it is empty, a NaN if it has one. Waits for the
+/// stream.
+extern const Kernel<float(Stream&, Tensor x)> largest_magnitude;
+/// Returns the squares of fp32 x, whose magnitudes are below 2^exponent, as a sum that no order
+/// changes. Waits for the stream.
+extern const Kernel<SquareUnits(Stream&, Tensor x, int exponent)> square_units;
 
 // --- Optimizers, in one pass. ---
 

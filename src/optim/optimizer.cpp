@@ -15,6 +15,32 @@ bool has_adamw(const model::Parameter& parameter) {
   return !is_hidden_matrix(parameter);
 }
 
+/// Calls visit for parts of this rank's gradient shards that together have each model element on
+/// only one of the ranks that hold it.
+template <class Visit>
+void for_each_counted(const sharding::ShardedState& state, const Visit& visit) {
+  const auto& layout = state.layout();
+  const auto is_first = [&](model::ParameterId id) {  // first among its replicas
+    return layout.placement(id).is_first_copy(layout.dims(), state.rank());
+  };
+  const auto counts_all = [&](const sharding::ShardedState::Group& group) {
+    return std::ranges::all_of(group.held, [&](std::size_t u) {
+      return std::ranges::all_of(layout.units()[u].parameters, is_first);
+    });
+  };
+  for (const auto& group : state.groups()) {
+    if (group.frozen || group.held.empty()) continue;
+    if (counts_all(group)) {
+      visit(group.gradients);
+      continue;
+    }
+    for (const auto u : group.held)
+      for (const auto& piece : layout.pieces(u, state.rank()))
+        if (is_first(piece.parameter))
+          visit(state.gradients().shards[u].slice(piece.offset, piece.count));
+  }
+}
+
 }  // namespace
 
 std::vector<sharding::Moment> moments_of(const OptimizerOptions& options) {
@@ -34,31 +60,30 @@ void check(const OptimizerOptions& options, const sharding::ShardLayout& layout,
 }
 
 double squared_norm_share(const sharding::ShardedState& state) {
-  const auto& layout = state.layout();
-  const auto& dims = layout.dims();
-  auto& stream = state.stream();
-  const auto is_first = [&](model::ParameterId id) {  // first among its replicas
-    return layout.placement(id).is_first_copy(dims, state.rank());
-  };
-  const auto counts_all = [&](const sharding::ShardedState::Group& group) {
-    return std::ranges::all_of(group.held, [&](std::size_t u) {
-      return std::ranges::all_of(layout.units()[u].parameters, is_first);
-    });
-  };
   double sum = 0;
+  for_each_counted(state, [&](const Tensor& gradients) {
+    sum += ops::sum_of_squares(state.stream(), gradients);
+  });
+  return sum;
+}
+
+ops::SquareUnits square_units_share(const sharding::ShardedState& state, int exponent) {
+  ops::SquareUnits sum;
+  for_each_counted(state, [&](const Tensor& gradients) {
+    sum += ops::square_units(state.stream(), gradients, exponent);
+  });
+  return sum;
+}
+
+float largest_gradient(const sharding::ShardedState& state) {
+  float largest = 0;
   for (const auto& group : state.groups()) {
     if (group.frozen || group.held.empty()) continue;
-    if (counts_all(group)) {
-      sum += ops::sum_of_squares(stream, group.gradients);
-      continue;
-    }
-    for (const auto u : group.held)
-      for (const auto& piece : layout.pieces(u, state.rank()))
-        if (is_first(piece.parameter))
-          sum += ops::sum_of_squares(stream,
-                                     state.gradients().shards[u].slice(piece.offset, piece.count));
+    const float of_group = ops::largest_magnitude(state.stream(), group.gradients);
+    if (!(of_group <= largest)) largest = of_group;  // also a NaN
+    if (std::isnan(largest)) break;
   }
-  return sum;
+  return largest;
 }
 
 Optimizer::Optimizer(const OptimizerOptions& options, sharding::ShardedState& state,

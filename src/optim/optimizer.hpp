@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ops/calls.hpp"
+#include "ops/square_units.hpp"
 #include "optim/muon.hpp"
 #include "optim/optimizer_options.hpp"
 #include "optim/rounding_bits.hpp"
@@ -25,6 +26,12 @@ void check(const OptimizerOptions& options, const sharding::ShardLayout& layout,
 /// over its gradient shards, counting each model element on only one of the ranks that hold it. The
 /// contributions add up to the squared norm over the world. Local; waits for the state's stream.
 double squared_norm_share(const sharding::ShardedState& state);
+/// The same as a sum that no order or division among ranks changes. All magnitudes of the gradients
+/// are below 2^exponent.
+ops::SquareUnits square_units_share(const sharding::ShardedState& state, int exponent);
+/// Returns the largest magnitude in this rank's gradient shards; a NaN if they have one. Local;
+/// waits for the state's stream.
+float largest_gradient(const sharding::ShardedState& state);
 
 /// AdamW, SGD with momentum, or Muon with AdamW for all but the hidden matrices, on this rank's
 /// shards. It reads the gradients in `state` and updates its master weights, their copy and its

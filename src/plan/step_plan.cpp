@@ -44,7 +44,12 @@ class SimulatedRank {
   /// Runs a step's passes like Trainer, and the norm for clipping.
   void passes() {
     engine_.forward_backward(micro_batches_, 1.0F);
-    optim::squared_norm_share(engine_.state);
+    if (in_.train.reproducible == train::Reproducible::mesh) {
+      optim::largest_gradient(engine_.state);
+      optim::square_units_share(engine_.state, 0);
+    } else {
+      optim::squared_norm_share(engine_.state);
+    }
     engine_.model.take_loss();
   }
   void update() { engine_.update(in_.optimizer.lr, 0, 1); }

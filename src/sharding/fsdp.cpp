@@ -39,7 +39,7 @@ const char* name_of(Pass pass) {
 }  // namespace
 
 Fsdp::Fsdp(ShardedState& state, comm::DeviceMesh& mesh, const ShardingOptions& sharding,
-           const PrecisionOptions& precision)
+           const PrecisionOptions& precision, std::int64_t tree_micro_batches)
     : state_(state),
       layout_(state.layout()),
       mesh_(mesh),
@@ -51,6 +51,7 @@ Fsdp::Fsdp(ShardedState& state, comm::DeviceMesh& mesh, const ShardingOptions& s
       compute_dtype_(precision.parameters),
       reduce_dtype_(precision.reduce),
       backward_end_(layout_.table().backward_end()),
+      adds_as_tree_(tree_micro_batches > 1),
       poison_(poison_is_wanted()),
       units_of_module_(layout_.table().modules.size()),
       index_in_unit_(layout_.table().parameters.size()),
@@ -80,6 +81,7 @@ Fsdp::Fsdp(ShardedState& state, comm::DeviceMesh& mesh, const ShardingOptions& s
     const auto& parameters = layout_.units()[u].parameters;
     for (std::size_t i = 0; i < parameters.size(); ++i) index_in_unit_[index(parameters[i])] = i;
     unit.written.assign(parameters.size(), false);
+    if (unit.held && !layout_.units()[u].frozen) allocate_sums(u, tree_micro_batches);
   }
   num_persistent_units_ = units_between_micro_batches();
 }
@@ -103,6 +105,9 @@ Fsdp::Group Fsdp::make_group(const ShardedState::Group& units) {
   const auto gradient_shards = [&replicas](std::int64_t numel) {
     return replicas.collectives->allocate_symmetric(numel * size_of(DType::f32));
   };
+  const auto leaves = [](std::int64_t numel) {
+    return device::Buffer(numel * size_of(DType::f32));
+  };
   const auto count = layout_.units().size();
   Group group{shard,
               reductions,
@@ -112,7 +117,8 @@ Fsdp::Group Fsdp::make_group(const ShardedState::Group& units) {
               secondary_axis(units),
               std::nullopt,
               SlotPool(weight_shards, count, /*behind=*/1),
-              SlotPool(gradient_shards, count, /*behind=*/1)};
+              SlotPool(gradient_shards, count, /*behind=*/1),
+              SlotPool(leaves, count, /*behind=*/0)};
   if (group.secondary && group.secondary->collectives->shares_gathered())
     group.secondary_slots.emplace(gathered_over(*group.secondary), count, /*behind=*/0);
   return group;
@@ -268,7 +274,7 @@ std::size_t Fsdp::units_between_micro_batches() {
 /// Returns true if a unit stays gathered when the pass leaves it.
 bool Fsdp::stays_unsharded(std::size_t u, Pass pass) const {
   if (pass == Pass::forward) return reshard_rule_ == Reshard::after_backward;
-  if (pass == Pass::backward) return u < num_persistent_units_ && !micro_batch_.last;
+  if (pass == Pass::backward) return u < num_persistent_units_ && !micro_batch_.last();
   return pass == Pass::recompute;
 }
 

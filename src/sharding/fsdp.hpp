@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <optional>
@@ -9,6 +10,7 @@
 #include "comm/mesh/device_mesh.hpp"
 #include "device/async_copy.hpp"
 #include "model/layers/weights.hpp"
+#include "sharding/micro_batch_tree.hpp"
 #include "sharding/partial_sums.hpp"
 #include "sharding/sharded_state.hpp"
 #include "sharding/sharding_options.hpp"
@@ -18,9 +20,13 @@ namespace llamesh::sharding {
 
 /// A micro-batch's position in its optimizer step.
 struct MicroBatch {
-  bool first;              ///< its gradients overwrite those from the previous step
-  bool last;               ///< its gradients complete the step and are reduced over the replicas
+  std::int64_t index = 0, count = 1;
   bool discarded = false;  ///< its gradients are not reduced; the first micro-batch follows
+
+  /// Its gradients overwrite those from the previous step.
+  bool first() const { return index == 0; }
+  /// Its gradients complete the step and are reduced over the replicas.
+  bool last() const { return index + 1 == count; }
 };
 
 /// Fully sharded data parallelism: schedules gathers and reductions for the units in a
@@ -34,9 +40,11 @@ struct MicroBatch {
 /// the shard while computation continues; on the step's last micro-batch they are then all-reduced
 /// over the replicas. With Reduce::last they stay whole on the rank, in the reduce dtype, and the
 /// last micro-batch's reduction takes their sum; units with Reshard::after_backward then also stay
-/// gathered until that micro-batch's backward pass. Gradients that are partial sums along other
-/// axes are completed in one all-reduce at the end of the step. A group with one rank communicates
-/// nothing.
+/// gathered until that micro-batch's backward pass. Where they add up as a tree, partial sums of
+/// micro-batches take the memory of as many more gradient shards as the binary logarithm of their
+/// number, less one; where gradients add up whole on the rank, of as many more whole units.
+/// Gradients that are partial sums along other axes are completed in one all-reduce at the end of
+/// the step. A group with one rank communicates nothing.
 ///
 /// With the state in host memory, weights are copied to the device before each gather, or once the
 /// optimizer has updated them. A unit's gradients are copied to the host once reduced, and back for
@@ -51,9 +59,10 @@ struct MicroBatch {
 /// then shows in the loss. This costs one pass over that memory each time.
 class Fsdp final : public model::Weights {
  public:
-  /// Collective over the mesh. `state` and `mesh` are borrowed.
+  /// Collective over the mesh. `state` and `mesh` are borrowed. The gradients of this many
+  /// micro-batches, a power of two, add up as a balanced binary tree; 1: each step's one by one.
   Fsdp(ShardedState& state, comm::DeviceMesh& mesh, const ShardingOptions& sharding,
-       const PrecisionOptions& precision);
+       const PrecisionOptions& precision, std::int64_t tree_micro_batches = 1);
   ~Fsdp() override;  ///< Waits for collectives in flight.
 
   /// Call before each training micro-batch's forward pass.
@@ -99,6 +108,7 @@ class Fsdp final : public model::Weights {
     // With the state in host memory: shards on the device.
     SlotPool weight_shards;
     SlotPool gradient_shards;
+    SlotPool leaves;  ///< of the tree, for a unit whose gradients add up on this rank
   };
   /// Source shard for a gather, with its axis and destination slots.
   struct Source {
@@ -116,9 +126,11 @@ class Fsdp final : public model::Weights {
     Tensor parameters;            ///< unsharded: (padded_numel), while gathered
     device::Buffer secondary;     ///< secondary shard: (padded_numel / ranks) compute dtype
     bool has_secondary = false;   ///< valid for this micro-batch's forward pass
-    Tensor gradients;     ///< unsharded: (padded_numel) reduce dtype, from first write to reduction
-    bool stays_gathered;  ///< its shards are in shared memory, in the compute dtype
-    int entered = 0;      ///< current nesting depth
+    Tensor gradients;  ///< unsharded: (padded_numel) reduce dtype, from first write to reduction
+    Tensor total;      ///< unsharded, from the step's first micro-batch on: the tree's sum 0
+    std::vector<device::Buffer> sums;  ///< the tree's sums from 1 on: (shard_numel or padded_numel)
+    bool stays_gathered;               ///< its shards are in shared memory, in the compute dtype
+    int entered = 0;                   ///< current nesting depth
     bool gathered = false;
     device::Event ready;        ///< when the gather is done
     device::Event reduced;      ///< when the gradient shard is done
@@ -152,9 +164,14 @@ class Fsdp final : public model::Weights {
   Tensor secondary_shard(const UnitState& unit) const;
   std::int64_t gathered_bytes(std::size_t unit) const;
   void allocate_gradients(std::size_t unit);
+  void allocate_sums(std::size_t unit, std::int64_t micro_batches);
+  Tensor place_for_gradients(std::size_t unit);
   void fetch_gradient_shard(std::size_t unit);
   device::Event store_gradient_shard(std::size_t unit);
   void reduce(std::size_t unit);
+  void reduce_over_shards(std::size_t unit);
+  void add_to_total(std::size_t unit);
+  Tensor sum_of(std::size_t unit, int sum) const;
   void discard(std::size_t unit);
   /// Returns this rank's part of a parameter, as a view into the unsharded unit.
   Tensor view(model::ParameterId id, const Tensor& unsharded) const;
@@ -165,13 +182,19 @@ class Fsdp final : public model::Weights {
   bool accumulates_whole(const UnitState& unit) const {
     return reduce_rule_ == Reduce::last && unit.group->shard.size > 1;
   }
+  /// Returns true if micro-batches' gradients add up as a tree on this rank.
+  bool has_tree_here(const UnitState& unit) const {
+    return adds_as_tree_ && (accumulates_in_place(unit) || accumulates_whole(unit));
+  }
   /// Returns true if the unit's gradients leave the rank in this micro-batch.
   bool reduces_now(const UnitState& unit) const {
-    return micro_batch_.last || !accumulates_whole(unit);
+    return micro_batch_.last() || !accumulates_whole(unit);
   }
-  /// Returns true if this micro-batch's reduction adds to earlier ones.
-  bool adds_to_shard(const UnitState& unit) const {
-    return !micro_batch_.first && !accumulates_whole(unit);
+  /// Returns where this micro-batch's reduction goes.
+  TreePlace place_of_reduction(const UnitState& unit) const {
+    if (accumulates_whole(unit)) return {.sum = 0, .adds = false, .carries = 0};
+    if (adds_as_tree_) return tree_place(micro_batch_.index);
+    return {.sum = 0, .adds = !micro_batch_.first(), .carries = 0};
   }
 
   const ShardedState& state_;
@@ -185,8 +208,9 @@ class Fsdp final : public model::Weights {
   DType compute_dtype_;
   DType reduce_dtype_;
   model::ModuleId backward_end_;
+  bool adds_as_tree_;  ///< the gradients of a step's micro-batches
   const bool poison_;  ///< LLAMESH_POISON=1: released memory turns into NaNs
-  MicroBatch micro_batch_{true, true};
+  MicroBatch micro_batch_;
   OnGradients on_gradients_;
   std::vector<UnitRange> units_of_module_;  ///< per module
   std::vector<std::size_t> index_in_unit_;  ///< per parameter

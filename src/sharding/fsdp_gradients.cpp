@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <utility>
 
 #include "device/device.hpp"
+#include "ops/ops.hpp"
 #include "sharding/fsdp.hpp"
 
 // Gradient path: unsharded from the backward pass, through the reductions, into the state.
@@ -8,20 +10,41 @@ namespace llamesh::sharding {
 
 using model::index;
 
+/// Allocates the tree's sums for this many micro-batches, without the first one.
+void Fsdp::allocate_sums(std::size_t u, std::int64_t micro_batches) {
+  const device::ScopedMemoryTag use(device::MemoryUse::gradients);
+  const auto& placed = layout_.units()[u];
+  const auto numel = has_tree_here(units_[u]) ? placed.padded_numel : placed.shard_numel;
+  for (int sum = 1; sum < tree_sums(micro_batches); ++sum)
+    units_[u].sums.emplace_back(numel * size_of(DType::f32));
+}
+
+/// Returns memory for the unit's unsharded gradients in this micro-batch.
+Tensor Fsdp::place_for_gradients(std::size_t u) {
+  UnitState& unit = units_[u];
+  const auto numel = layout_.units()[u].padded_numel;
+  const bool tree = has_tree_here(unit);
+  const auto place = tree ? tree_place(micro_batch_.index) : TreePlace{};
+  if (place.sum > 0 && !place.adds) return sum_of(u, place.sum);
+  if (accumulates_in_place(unit) && !place.adds) {
+    compute_.wait(unit.gradient_here);
+    return unit.gradient;
+  }
+  const device::ScopedMemoryTag use(device::MemoryUse::unsharded_gradients);
+  const auto& slot =
+      (place.adds ? unit.group->leaves : unit.group->gradient_slots).acquire(u, numel);
+  compute_.wait(slot.free_after);  // at most one earlier reduction still reads its slot
+  return slot.buffer.tensor(reduce_dtype_, {numel});
+}
+
 /// Allocates the unit's unsharded gradients, with zeroed padding.
 void Fsdp::allocate_gradients(std::size_t u) {
   UnitState& unit = units_[u];
   const auto& placed = layout_.units()[u];
-  if (accumulates_in_place(unit)) {
-    compute_.wait(unit.gradient_here);
-    unit.gradients = unit.gradient;
-    if (!micro_batch_.first) return;
-  } else {
-    const device::ScopedMemoryTag use(device::MemoryUse::unsharded_gradients);
-    const auto& slot = unit.group->gradient_slots.acquire(u, placed.padded_numel);
-    compute_.wait(slot.free_after);  // at most one earlier reduction still reads its slot
-    unit.gradients = slot.buffer.tensor(reduce_dtype_, {placed.padded_numel});
-  }
+  unit.gradients = place_for_gradients(u);
+  const bool continues =
+      accumulates_in_place(unit) && !has_tree_here(unit) && !micro_batch_.first();
+  if (continues) return;
   unit.written.assign(unit.written.size(), false);
   if (unit.gradients.data() == state_.gradients().shards[u].data()) return;  // padding stays zero
   const Tensor padding = unit.gradients.slice(placed.numel, placed.padded_numel - placed.numel);
@@ -39,7 +62,7 @@ void Fsdp::fetch_gradient_shard(std::size_t u) {
   const auto& slot = unit.group->gradient_shards.acquire(u, numel);
   unit.gradient = slot.buffer.tensor(DType::f32, {numel});
   unit.gradient_here = slot.free_after;
-  if (!adds_to_shard(unit)) return;
+  if (!place_of_reduction(unit).adds) return;
   copies_->to_device.wait(slot.free_after);
   copies_->to_device.wait(unit.reduced);  // from the previous micro-batch, and stored
   unit.gradient_here =
@@ -83,25 +106,57 @@ void Fsdp::reduce(std::size_t u) {
           "{}: a parameter got no gradient", layout_.units()[u].name);
   if (on_gradients_) on_gradients_(u, unit.gradients.slice(0, layout_.units()[u].numel));
   if (micro_batch_.discarded) return discard(u);
+  if (has_tree_here(unit)) add_to_total(u);
   if (!reduces_now(unit)) return;
-  auto& reductions = *unit.group->reductions.collectives;
-  auto& replicas = unit.group->replicas;
-  const char* name = layout_.units()[u].name.c_str();
   unit.reduced = compute_.record();
-  if (!accumulates_in_place(unit)) {
-    reductions.stream().wait(unit.gradient_here);
-    reductions.set_subject(name);
-    unit.reduced = reductions.reduce_scatter(unit.gradient, unit.gradients,
-                                             adds_to_shard(unit) ? Accumulate::yes : Accumulate::no,
-                                             unit.reduced);
-    unit.group->gradient_slots.release(u, unit.reduced);
-  }
+  if (!accumulates_in_place(unit)) reduce_over_shards(u);
   unit.gradients = {};
-  if (micro_batch_.last && replicas.size > 1) {
-    replicas.collectives->set_subject(name);
+  auto& replicas = unit.group->replicas;
+  if (micro_batch_.last() && replicas.size > 1) {
+    replicas.collectives->set_subject(layout_.units()[u].name.c_str());
     unit.reduced = replicas.collectives->all_reduce(unit.gradient, unit.reduced);
   }
-  if (copies_) unit.reduced = store_gradient_shard(u);
+  const bool complete = !adds_as_tree_ || micro_batch_.last();
+  if (copies_ && complete) unit.reduced = store_gradient_shard(u);
+}
+
+/// Starts the reduction over the shard axis, into the gradient shard or one of the tree's sums.
+void Fsdp::reduce_over_shards(std::size_t u) {
+  UnitState& unit = units_[u];
+  auto& reductions = *unit.group->reductions.collectives;
+  auto [sum, adds, carries] = place_of_reduction(unit);
+  reductions.stream().wait(unit.gradient_here);
+  reductions.set_subject(layout_.units()[u].name.c_str());
+  unit.reduced = reductions.reduce_scatter(sum_of(u, sum), unit.gradients,
+                                           adds ? Accumulate::yes : Accumulate::no, unit.reduced);
+  unit.group->gradient_slots.release(u, unit.reduced);
+  for (; carries > 0; --carries, --sum) {
+    ops::add(reductions.stream(), sum_of(u, sum - 1), sum_of(u, sum));
+    unit.reduced = reductions.stream().record();
+  }
+}
+
+/// Adds the micro-batch's gradients to those of others on this rank. After the last one, the unit's
+/// gradients are the total.
+void Fsdp::add_to_total(std::size_t u) {
+  UnitState& unit = units_[u];
+  auto [sum, adds, carries] = tree_place(micro_batch_.index);
+  if (micro_batch_.first()) unit.total = unit.gradients;
+  if (adds) {
+    ops::add(compute_, sum_of(u, sum), unit.gradients);
+    unit.group->leaves.release(u, compute_.record());
+  }
+  for (; carries > 0; --carries, --sum) ops::add(compute_, sum_of(u, sum - 1), sum_of(u, sum));
+  unit.gradients = micro_batch_.last() ? std::exchange(unit.total, {}) : Tensor();
+}
+
+/// Returns one of the tree's sums. The first is the total: the gradient shard, or whole gradients
+/// that are reduced at the end.
+Tensor Fsdp::sum_of(std::size_t u, int sum) const {
+  const UnitState& unit = units_[u];
+  if (sum == 0) return unit.total ? unit.total : unit.gradient;
+  const auto& buffer = unit.sums[static_cast<std::size_t>(sum - 1)];
+  return buffer.tensor(DType::f32, {buffer.bytes() / size_of(DType::f32)});
 }
 
 /// Releases the unit's gradients unread. The next micro-batch overwrites the gradient shard.

@@ -1,13 +1,18 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <numeric>
 #include <random>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "comm/transports/mpi_collectives.hpp"
 #include "comm/transports/node_collectives.hpp"
@@ -188,6 +193,46 @@ TYPED_TEST(CollectivesTest, AllReduceGivesEveryRankTheSameBits) {
     }
 }
 
+/// Returns the sum of elements [first, last), a power of two, by the balanced binary tree.
+float tree_sum(std::span<const float> leaves) {
+  if (leaves.size() == 1) return leaves.front();
+  const auto half = leaves.size() / 2;
+  return tree_sum(leaves.first(half)) + tree_sum(leaves.subspan(half));
+}
+
+/// So that a sum over 8 ranks is one over 2 of sums over 4 (docs/reproducibility.md).
+TYPED_TEST(CollectivesTest, SumsAreThoseOfTheTreeOverTheRanks) {
+  if (!std::has_single_bit(static_cast<unsigned>(this->size))) GTEST_SKIP() << "no power of two";
+  for (const Memory memory : {Memory::window, Memory::plain})
+    for (const auto n : {std::int64_t{1}, std::int64_t{1000}, std::int64_t{200'003}}) {
+      const auto total = n * this->size;
+      std::vector<std::vector<float>> of_rank;
+      for (int r = 0; r < this->size; ++r) {
+        std::mt19937_64 random(seed + static_cast<std::uint64_t>(r));
+        std::normal_distribution<float> normal;
+        std::generate_n(std::back_inserter(of_rank.emplace_back()), total,
+                        [&] { return normal(random); });
+      }
+      const auto expected = [&](std::int64_t i) {
+        std::vector<float> leaves;
+        for (const auto& values : of_rank) leaves.push_back(values[static_cast<std::size_t>(i)]);
+        return tree_sum(leaves);
+      };
+      const auto& own_values = of_rank[static_cast<std::size_t>(this->rank)];
+      auto buffer = this->symmetric(total * 4, memory);
+      device::Buffer sums(n * 4);
+      const auto data = buffer.tensor(DType::f32, {total});
+      const auto mine = sums.tensor(DType::f32, {n});
+      std::copy(own_values.begin(), own_values.end(), data.template as<float>());
+      std::fill_n(mine.template as<float>(), n, 0.1F);
+      this->axis.reduce_scatter(mine, data, Accumulate::yes, {}).wait();
+      for (std::int64_t i = 0; i < n; ++i)
+        ASSERT_EQ(at(mine, i), 0.1F + expected(this->rank * n + i)) << n << ' ' << i;
+      this->axis.all_reduce(data, {}).wait();
+      for (std::int64_t i = 0; i < total; ++i) ASSERT_EQ(at(data, i), expected(i)) << n << ' ' << i;
+    }
+}
+
 TYPED_TEST(CollectivesTest, AllReduceOfBf16IsRoundedOnce) {
   for (const Memory memory : {Memory::window, Memory::plain})
     for (const auto n : this->lengths) {
@@ -230,8 +275,8 @@ TYPED_TEST(CollectivesTest, AllReduceOutOfPlaceHasTheBitsOfReduceScatter) {
       }
 }
 
-/// The first sum in a dtype allocates scratch and later ones nothing, whatever their sizes, so the
-/// plan knows it (simulated_collectives.cpp).
+/// The first sum of parts in a dtype allocates scratch and later ones nothing, whatever their
+/// sizes, so the plan knows it (simulated_collectives.cpp).
 TEST(MpiCollectives, SumsTakeTheScratchThatIsPlanned) {
   if (test::world().size() == 1) GTEST_SKIP() << "needs another rank";
   auto& meter = device::MemoryMeter::instance();
@@ -245,7 +290,7 @@ TEST(MpiCollectives, SumsTakeTheScratchThatIsPlanned) {
       meter.start_interval();
       axis.reduce_scatter(mine, all, Accumulate::no, {}).wait();
       axis.all_reduce(all, {}).wait();
-      EXPECT_EQ(meter.peak() - before, PairwiseExchange::scratch_bytes(type)) << n;
+      EXPECT_EQ(meter.peak() - before, PairwiseExchange::scratch_bytes(axis.size(), type)) << n;
     }
 }
 

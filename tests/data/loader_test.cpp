@@ -81,6 +81,25 @@ TEST(Loader, DealsTheGlobalBatchWhateverTheRanks) {
   }
 }
 
+/// For ranks whose gradients are summed before those of their micro-batches.
+TEST(BatchPartition, GivesNeighboringRanksNeighboringSequences) {
+  const auto firsts = [](int rank, int neighbors) {
+    auto partition = deal(8, 2, 16, rank, 4);
+    partition.neighbors = neighbors;
+    return std::pair(partition.first_sequence(0), partition.first_sequence(1));
+  };
+  using Pair = std::pair<std::int64_t, std::int64_t>;
+  const std::vector<std::pair<int, std::vector<Pair>>> expected = {
+      {0, {{0, 8}, {2, 10}, {4, 12}, {6, 14}}},
+      {4, {{0, 8}, {2, 10}, {4, 12}, {6, 14}}},
+      {2, {{0, 4}, {2, 6}, {8, 12}, {10, 14}}},
+      {1, {{0, 2}, {4, 6}, {8, 10}, {12, 14}}}};
+  for (const auto& [neighbors, of_rank] : expected)
+    for (int rank = 0; rank < 4; ++rank)
+      EXPECT_EQ(firsts(rank, neighbors), of_rank[static_cast<std::size_t>(rank)])
+          << "rank " << rank << ", " << neighbors << " neighbors";
+}
+
 TEST(Loader, ResumesAtAnyStep) {
   const Text text(2000);
   const BatchPartition partition = deal(8, 2, 8, 1, 2);  // two micro-batches per step

@@ -62,6 +62,22 @@ TEST(CudaElementwise, SumOfSquaresHidesNoNaN) {
   EXPECT_TRUE(std::isnan(ops::cuda::sum_of_squares(device_stream(), x.device())));
 }
 
+TEST(CudaElementwise, SquareUnitsAreTheHosts) {
+  for (const auto count : all_counts)
+    for (const auto place : both_places) {
+      TestMatrix x(DType::f32, 1, count, place);
+      const float largest = ops::cuda::largest_magnitude(device_stream(), x.device());
+      EXPECT_EQ(largest, ops::largest_magnitude(host_stream(), x.host()));
+      const int exponent = ops::SquareUnits::exponent_above(largest);
+      EXPECT_EQ(ops::cuda::square_units(device_stream(), x.device(), exponent),
+                ops::square_units(host_stream(), x.host(), exponent))
+          << count << " elements, seed " << seed;
+    }
+  const Tensor none(nullptr, DType::f32, {0});
+  EXPECT_EQ(ops::cuda::largest_magnitude(device_stream(), none), 0.0F);
+  EXPECT_EQ(ops::cuda::square_units(device_stream(), none, 0), ops::SquareUnits());
+}
+
 /// Checks that an optimizer's copy is the device's own parameter, rounded as by copy().
 void expect_copied(TestMatrix& copy, TestMatrix& parameter, std::int64_t count, Place place) {
   TestMatrix cast(DType::bf16, 1, count, place);

@@ -1,4 +1,7 @@
+#include <algorithm>
 #include <bit>
+#include <limits>
+#include <random>
 
 #include "core/philox.hpp"
 #include "random_tensor.hpp"
@@ -67,6 +70,50 @@ TEST(Elementwise, SumOfSquaresIsExactToDoublesAndToTheBitForAnyThreads) {
     expect_same_for_any_threads([&] { result = ops::sum_of_squares(stream, x); },
                                 [&] { return result; });
   }
+}
+
+TEST(Elementwise, SquareUnitsAreTheSameInAnyOrderAndDivision) {
+  auto stream = main_stream();
+  std::mt19937_64 random(5);
+  std::normal_distribution<double> normal;
+  for (const int magnitude : {-140, -60, 0, 60}) {
+    std::vector<float> x(100'003);
+    // From numbers that vanish beside the largest to that one.
+    for (auto& v : x)
+      v = static_cast<float>(
+          std::ldexp(normal(random), magnitude - static_cast<int>(random() % 10)));
+    const auto view = [&] { return Tensor(x.data(), DType::f32, {std::ssize(x)}); };
+    const float largest = ops::largest_magnitude(stream, view());
+    EXPECT_EQ(largest,
+              std::abs(*std::ranges::max_element(x, {}, [](float v) { return std::abs(v); })));
+    const int exponent = ops::SquareUnits::exponent_above(largest);
+    const auto whole = ops::square_units(stream, view(), exponent);
+    double expected = 0;
+    for (const double v : x) expected += v * v;
+    EXPECT_NEAR(whole.value(exponent), expected, 1e-13 * expected);
+    std::ranges::shuffle(x, random);
+    ops::SquareUnits parts;
+    for (std::int64_t first = 0, count = 0; first < std::ssize(x); first += count) {
+      count = std::min<std::int64_t>(1 + static_cast<std::int64_t>(random() % 40'000),
+                                     std::ssize(x) - first);
+      parts += ops::square_units(stream, view().slice(first, count), exponent);
+    }
+    EXPECT_EQ(parts, whole) << "seed 5, magnitude " << magnitude;
+  }
+}
+
+TEST(Elementwise, LargestMagnitudeHidesNoNaN) {
+  auto stream = main_stream();
+  for (const auto n : all_sizes) {
+    const Matrix x(DType::f32, 1, n);
+    const Tensor all = x;
+    for (const float odd : {-std::numeric_limits<float>::infinity(), -std::nanf("")}) {
+      all.as<float>()[n / 2] = odd;
+      const auto largest = ops::largest_magnitude(stream, x);
+      EXPECT_TRUE(std::isnan(odd) ? std::isnan(largest) : largest == -odd);
+    }
+  }
+  EXPECT_EQ(ops::largest_magnitude(stream, Tensor(nullptr, DType::f32, {0})), 0.0F);
 }
 
 TEST(Elementwise, RunsOnAWorkerThread) {

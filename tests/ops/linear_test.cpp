@@ -1,9 +1,13 @@
+#include <cmath>
 #include <thread>
+#include <tuple>
 
 #include "device/memory_meter.hpp"
 #include "ops/bf16_products.hpp"
 #include "ops/cpu/gemm.hpp"
 #include "ops/cpu/instruction_set.hpp"
+#include "ops/cpu/parallel.hpp"
+#include "ops/thread_independence.hpp"
 #include "random_tensor.hpp"
 
 namespace llamesh::test {
@@ -107,14 +111,38 @@ TEST_P(Linear, ScratchIsAsPlanned) {
     const Matrix a(dtype(), rows, 200), b(dtype(), 200, 300), c(dtype(), rows, 300);
     const ops::cpu::Matrix left(a), right(b), result(c);
     std::int64_t taken = 0;
-    std::thread([&] {
-      const auto before = in_use();
-      ops::cpu::gemm(result, left, right, Accumulate::no);
-      taken = in_use() - before;
-    }).join();
-    const auto planned = gemm_scratch(result, left, right, Accumulate::no);
-    EXPECT_EQ(taken, planned.a + planned.b + planned.c + planned.library);
+    for (const bool independent : {false, true}) {
+      ops::use_thread_independent_products(independent);
+      std::thread([&] {
+        const auto before = in_use();
+        ops::cpu::gemm(result, left, right, Accumulate::no);
+        taken = in_use() - before;
+      }).join();
+      const auto planned =
+          gemm_scratch(result, left, right, Accumulate::no, ops::cpu::max_threads());
+      EXPECT_EQ(taken, planned.a + planned.b + planned.c + planned.library);
+    }
+    ops::use_thread_independent_products(false);
   }
+}
+
+TEST_P(Linear, BitsDoNotDependOnThreadsIfTheyMustNot) {
+  ops::use_thread_independent_products(true);
+  // Blocks of equal and of unequal sizes, a long inner dimension, and a result of one block.
+  for (const auto& [m, out, in] : {std::tuple(512, 768, 96), {300, 517, 64}, {8, 24, 5000}}) {
+    const Matrix x(dtype(), m, in), w(dtype(), out, in), dy(dtype(), m, out);
+    const Matrix y(dtype(), m, out), dw(DType::f32, out, in), expected(DType::f32, out, in);
+    expect_same_for_any_threads([&] { ops::linear(stream, y, x, w, Accumulate::no); },
+                                [&] { return y.numbers(); });
+    expect_same_for_any_threads(
+        [&] { ops::linear_backward_weight(stream, dw, dy, x, Accumulate::no); },
+        [&] { return dw.numbers(); });
+    ops::use_thread_independent_products(false);
+    ops::linear_backward_weight(stream, expected, dy, x, Accumulate::no);
+    ops::use_thread_independent_products(true);
+    expect_near(dw.numbers(), expected.numbers(), 1e-5 * std::sqrt(m), "dw");
+  }
+  ops::use_thread_independent_products(false);
 }
 
 TEST_P(Linear, RefusesShapesThatDoNotFit) {

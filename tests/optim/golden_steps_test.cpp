@@ -139,7 +139,7 @@ class GoldenRun {
   Step step(std::int64_t step) {
     model_.begin_step(std::ssize(rows_));
     for (std::size_t i = 0; i < rows_.size(); ++i) {
-      sharded_.fsdp().begin_micro_batch({.first = i == 0, .last = i + 1 == rows_.size()});
+      sharded_.fsdp().begin_micro_batch({static_cast<std::int64_t>(i), std::ssize(rows_)});
       model_.train(sharded_.fsdp(), rows_[i].batch(), 1.0F / static_cast<float>(valid_));
     }
     sharded_.fsdp().finish_gradients();

@@ -321,7 +321,7 @@ TEST(Fsdp, TheFirstUnitsStayGatheredFromOneMicroBatchToTheNext) {
     const auto within = [&](std::size_t) { EXPECT_LE((in_use() - before) * ranks, most); };
     std::int64_t sent = 0, held_before = 0;
     for (const bool last : {false, false, true}) {
-      s.fsdp.begin_micro_batch({.first = false, .last = last});
+      s.fsdp.begin_micro_batch({.index = 1, .count = last ? 2 : 3});
       const auto sent_before = shard.bytes_sent();
       s.pass_forward(units - 1, within);
       s.units_backward(within);
@@ -355,7 +355,7 @@ TEST(Fsdp, WhatStaysGatheredIsWhatWouldBeGatheredAgain) {
         }
       };
       for (const bool last : {false, false, true}) {
-        s.fsdp.begin_micro_batch({.first = false, .last = last});
+        s.fsdp.begin_micro_batch({.index = 1, .count = last ? 2 : 3});
         s.pass_forward(s.layout.units().size(), compare);
         s.units_backward(compare);
       }
@@ -403,7 +403,7 @@ TEST_P(GradientSums, AreOverDataRanksAndMicroBatches) {
     const auto units = s.layout.units().size();
     for (int step = 0; step < 2; ++step) {  // the second step overwrites what the first one left
       for (const int micro_batch : {0, 1, 2}) {
-        s.fsdp.begin_micro_batch({.first = micro_batch == 0, .last = micro_batch == 2});
+        s.fsdp.begin_micro_batch({.index = micro_batch, .count = 3});
         for (std::size_t u = units; u-- > 0;) {
           if (u > 0 && s.are_one(u - 1, u)) continue;
           s.enter(u, Pass::backward);
@@ -454,7 +454,7 @@ TEST(Fsdp, AnAbsentGradientIsZero) {
     const auto absent = s.layout.units()[units / 2].parameters.front();
     for (int step = 0; step < 2; ++step) {
       for (const bool last : {false, true}) {
-        s.fsdp.begin_micro_batch({.first = !last, .last = last});
+        s.fsdp.begin_micro_batch({.index = last ? 1 : 0, .count = 2});
         for (std::size_t u = units; u-- > 0;) {
           if (u > 0 && s.are_one(u - 1, u)) continue;
           s.enter(u, Pass::backward);

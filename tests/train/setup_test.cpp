@@ -133,6 +133,70 @@ TEST_F(SetupTest, RefusesWhatStagesCannotDo) {
             "chunks each; make train.global_batch give a multiple of 2, or set pipeline.chunks=1");
 }
 
+TEST_F(SetupTest, RefusesWhatHasNoOrderOnEveryMesh) {
+  const auto refusal = [&](int ranks, const auto& change) {
+    auto in = inputs_;
+    in.model.num_hidden_layers = 4;
+    in.train.global_batch = 16;
+    in.train.reproducible = Reproducible::mesh;
+    change(in);
+    return test::error_of([&] { plan_setup(in, comm::planned_topology(ranks, ranks, 0)); });
+  };
+  EXPECT_EQ(
+      refusal(2, [](Inputs& in) { in.train.global_batch = 12; }),
+      "train.reproducible is mesh, which adds up powers of two, but train.global_batch is 12; "
+      "use 8 or 16, or train.reproducible=launch");
+  EXPECT_EQ(
+      refusal(6, [](Inputs& in) { in.mesh = {.replicate = 2}, in.train.global_batch = 6; }),
+      "train.reproducible is mesh, which adds up powers of two, but mesh.axes.shard is 3; use "
+      "2 or 4, or train.reproducible=launch");
+  EXPECT_EQ(
+      refusal(2, [](Inputs& in) { in.mesh.tensor = 2; }),
+      "train.reproducible is mesh, which knows no mesh.axes.tensor yet, and that is 2; set it "
+      "to 1, or use train.reproducible=launch");
+  EXPECT_EQ(refusal(2, [](Inputs& in) { in.precision.reduce = DType::bf16; }),
+            "train.reproducible is mesh, which adds up in fp32, but precision.reduce is bf16; use "
+            "fp32");
+  EXPECT_EQ(refusal(2, [](Inputs& in) { in.evaluate.batches = 2; }),
+            "train.reproducible is mesh, but evaluate.batches counts batches of each rank, so "
+            "another mesh would evaluate other sequences; use evaluate.sequences");
+  EXPECT_EQ(refusal(2,
+                    [](Inputs& in) {
+                      in.model.family = "mixtral";
+                      in.model.num_experts = 2;
+                      in.model.num_experts_per_tok = 1;
+                      in.model.output_router_logits = true;
+                    }),
+            "train.reproducible is mesh, but model.output_router_logits adds a loss on the tokens "
+            "that all ranks have at a time; set it to false");
+  EXPECT_EQ(refusal(2,
+                    [](Inputs& in) {
+                      in.mesh.pipeline = 2;
+                      in.model.tie_word_embeddings = true;
+                    }),
+            "train.reproducible is mesh, but with mesh.axes.pipeline 2 the tied embedding's two "
+            "gradients are summed on two stages; use mesh.axes.pipeline=1, or untie it "
+            "(model.tie_word_embeddings=false)");
+}
+
+// Sequences are computed one at a time, whatever the micro-batch, and neighbors are summed first.
+TEST_F(SetupTest, DividesSequencesSoThatTheirSumsAreOneTree) {
+  inputs_.train.global_batch = 0;
+  inputs_.train.micro_batch = 4;
+  inputs_.train.reproducible = Reproducible::mesh;
+  inputs_.mesh.replicate = 2;
+  const auto planned = [&](sharding::Reduce reduce) {
+    inputs_.sharding.reduce = reduce;
+    return plan_setup(inputs_, comm::planned_topology(8, 4, 0));
+  };
+  const auto each = planned(sharding::Reduce::each);
+  EXPECT_EQ(each.inputs.train.global_batch, 32);
+  EXPECT_EQ(each.inputs.train.micro_batch, 1);
+  EXPECT_EQ(each.micro_batches, 4);
+  EXPECT_EQ(each.batch_partition(5).first_sequence(1), 16 + 4 + 1);
+  EXPECT_EQ(planned(sharding::Reduce::last).batch_partition(5).first_sequence(1), 5 * 4 + 1);
+}
+
 TEST_F(SetupTest, RefusesMoreTokensThanCanBeNumbered) {
   inputs_.data.sequence_length = 1 << 20;
   inputs_.train.micro_batch = 1 << 11;

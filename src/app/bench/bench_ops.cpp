@@ -195,6 +195,9 @@ void elementwise(double memory) {
   print_rate("add of bf16", DType::f32, 10 * n, memory, [&] { ops::add(stream, p, half); });
   print_rate("scale", DType::f32, 8 * n, memory, [&] { ops::scale(stream, p, 0.999F); });
   print_rate("sum_of_squares", DType::f32, 4 * n, memory, [&] { ops::sum_of_squares(stream, g); });
+  print_rate("largest_magnitude", DType::f32, 4 * n, memory,
+             [&] { ops::largest_magnitude(stream, g); });
+  print_rate("square_units", DType::f32, 4 * n, memory, [&] { ops::square_units(stream, g, 4); });
   const ops::AdamwStep step{1e-3, 0.9, 0.95, 1e-8, 0.1, 0.1, 0.05, 1.0};
   ops::AdamwCall adamw{p, m, v, g};
   print_rate("adamw", DType::f32, 28 * n, memory, [&] { ops::adamw(stream, adamw, step); });

@@ -1,8 +1,9 @@
 #include "comm/transports/host_reduce.hpp"
 
 #include <algorithm>
-#include <array>
+#include <bit>
 #include <cstring>
+#include <vector>
 
 namespace llamesh::comm {
 namespace {
@@ -13,8 +14,33 @@ void convert(To* __restrict to, const From* __restrict from, std::int64_t count)
 }
 
 template <class From>
+void add_two(float* __restrict sum, const From* __restrict a, const From* __restrict b,
+             std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i)
+    sum[i] = static_cast<float>(a[i]) + static_cast<float>(b[i]);
+}
+
+template <class From>
 void accumulate_all(float* __restrict sum, const From* __restrict addend, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) sum[i] += static_cast<float>(addend[i]);
+}
+
+constexpr std::int64_t block = 1024;
+
+/// Writes the sum of `count` elements of all parts from element `first` on to `sum`; `sum` has room
+/// for a block per level of the tree.
+template <class From>
+void sum_tree(float* sum, std::span<const std::byte* const> parts, std::int64_t first,
+              std::int64_t count) {
+  const auto values = [&](std::size_t part) {
+    return reinterpret_cast<const From*>(parts[part]) + first;
+  };
+  if (parts.size() == 1) return convert(sum, values(0), count);
+  if (parts.size() == 2) return add_two(sum, values(0), values(1), count);
+  const auto left = std::bit_ceil(parts.size()) / 2;
+  sum_tree<From>(sum, parts.first(left), first, count);
+  sum_tree<From>(sum + block, parts.subspan(left), first, count);
+  accumulate_all(sum, sum + block, count);
 }
 
 }  // namespace
@@ -49,27 +75,17 @@ void add_to(const Tensor& sum, const Tensor& addend, Accumulate accumulate) {
 
 void sum_parts(const Tensor& out, std::span<const std::byte* const> parts, DType dtype,
                Accumulate accumulate) {
-  constexpr std::int64_t block = 4096;
-  alignas(64) std::array<float, block> sums;
+  expects(!parts.empty(), "a sum of no parts");
+  thread_local std::vector<float> sums;
+  sums.resize(static_cast<std::size_t>(block * std::bit_width(parts.size())));
   for (std::int64_t first = 0; first < out.numel(); first += block) {
     const Tensor to = out.slice(first, std::min(block, out.numel() - first));
     const Tensor sum(sums.data(), DType::f32, {to.numel()});
-    bool empty = accumulate == Accumulate::no;
-    if (!empty) copy_cast(sum, to);
-    for (const std::byte* part : parts) {
-      const std::byte* from = part + first * size_of(dtype);
-      const auto take = [&](const auto* values) {
-        if (empty)
-          convert(sums.data(), values, to.numel());
-        else
-          accumulate_all(sums.data(), values, to.numel());
-      };
-      if (dtype == DType::bf16)
-        take(reinterpret_cast<const bf16*>(from));
-      else
-        take(reinterpret_cast<const float*>(from));
-      empty = false;
-    }
+    if (dtype == DType::bf16)
+      sum_tree<bf16>(sums.data(), parts, first, to.numel());
+    else
+      sum_tree<float>(sums.data(), parts, first, to.numel());
+    if (accumulate == Accumulate::yes) add_to(sum, to, Accumulate::yes);
     copy_cast(to, sum);
   }
 }

@@ -25,8 +25,10 @@ void copy_cast(const Tensor& to, const Tensor& from);
 /// Sets or adds `addend` to sum (fp32). They may be the same memory when not accumulating.
 void add_to(const Tensor& sum, const Tensor& addend, Accumulate accumulate);
 
-/// Sets or adds to `out` the fp32 sum of `parts` (arrays of `dtype`, as long as `out`), in order. A
-/// part may be `out`. Works block by block, so that the sum stays in cache.
+/// Sets or adds to `out` the fp32 sum of `parts` (arrays of `dtype`, as long as `out`): that of the
+/// balanced binary tree over their order, ((p0 + p1) + (p2 + p3)) + ..., which any division of the
+/// parts into aligned powers of two can follow (docs/reproducibility.md). A part may be `out`.
+/// Works block by block, so that the sums stay in cache.
 void sum_parts(const Tensor& out, std::span<const std::byte* const> parts, DType dtype,
                Accumulate accumulate);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "comm/mpi/backoff.hpp"
 #include "comm/mpi/mpi.hpp"
@@ -52,16 +53,23 @@ struct Piece {
   std::int64_t first;
 };
 
+/// Returns the peer of a step, 1 to size - 1; `direction` is 1 for sends and -1 for receives.
+int peer_of_step(const Communicator& group, int step, int direction) {
+  const int size = group.size();
+  if (std::has_single_bit(static_cast<unsigned>(size)))
+    return static_cast<int>(static_cast<unsigned>(group.rank()) ^ static_cast<unsigned>(step));
+  return (group.rank() + direction * step + size) % size;
+}
+
 /// Returns the pieces of range(peer) for every other rank: the first one of each, step by step,
-/// then the second ones, and so on. `direction` is 1 for sends and -1 for receives. Both sides of a
-/// transfer have it in the same place, so the ranks always finish the earliest one, whatever the
-/// sizes.
+/// then the second ones, and so on. Both sides of a transfer have it in the same place, so the
+/// ranks always finish the earliest one, whatever the sizes.
 template <class Range>
 std::vector<Piece> pieces_by_step(const Communicator& group, int direction, const Range& range) {
   std::vector<Piece> wholes;
   std::int64_t longest = 0;
   for (int step = 1; step < group.size(); ++step) {
-    const int peer = (group.rank() + direction * step + group.size()) % group.size();
+    const int peer = peer_of_step(group, step, direction);
     wholes.push_back({range(peer), peer, 0});
     longest = std::max(longest, wholes.back().data.bytes());
   }
@@ -75,16 +83,62 @@ std::vector<Piece> pieces_by_step(const Communicator& group, int direction, cons
   return pieces;
 }
 
-}  // namespace
-
-std::int64_t PairwiseExchange::scratch_bytes(DType sum) {
-  constexpr auto in_fp32 = piece_bytes / size_of(DType::bf16) * size_of(DType::f32);
-  return in_flight * piece_bytes + (sum == DType::f32 ? 0 : in_fp32);
+/// Elements of a piece.
+std::int64_t piece_numel(DType dtype) {
+  return piece_bytes / size_of(dtype);
 }
 
-std::byte* PairwiseExchange::scratch(DType sum) {
+/// Levels below the root of a binary tree over `leaves`.
+int levels_of(int leaves) {
+  return std::bit_width(static_cast<unsigned>(leaves) - 1U);
+}
+
+/// Sum of pieces that come one by one, by the balanced binary tree over their order: sums over 1,
+/// 2, 4, ... of them wait for their neighbors, as the bits of a counter wait for a carry.
+class TreeSum {
+ public:
+  /// `memory` has room for `numel` fp32 elements per level.
+  TreeSum(std::byte* memory, int leaves, std::int64_t numel)
+      : memory_(memory), leaves_(leaves), numel_(numel) {}
+
+  /// Adds the next leaf. After the last one, sets or adds the sum to `out`.
+  void add(const Tensor& leaf, const Tensor& out, Accumulate accumulate) {
+    const auto index = static_cast<unsigned>(count_++);
+    const bool last = count_ == leaves_;
+    const auto waits = [&](int level) { return (index >> static_cast<unsigned>(level) & 1U) != 0; };
+    auto sum = leaf;
+    int level = 0;
+    for (; level < levels_of(leaves_) && (last || waits(level)); ++level) {
+      if (!waits(level)) continue;
+      const auto neighbor = at(level, leaf.numel());
+      add_to(neighbor, sum, Accumulate::yes);
+      sum = neighbor;
+    }
+    if (!last) return copy_cast(at(level, leaf.numel()), sum);
+    add_to(out, sum, accumulate);
+    count_ = 0;
+  }
+
+ private:
+  Tensor at(int level, std::int64_t numel) const {
+    return {memory_ + level * numel_ * size_of(DType::f32), DType::f32, {numel}};
+  }
+
+  std::byte* memory_;
+  int leaves_;
+  std::int64_t numel_;
+  int count_ = 0;
+};
+
+}  // namespace
+
+std::int64_t PairwiseExchange::scratch_bytes(int ranks, DType parts) {
+  return in_flight * piece_bytes + levels_of(ranks) * piece_numel(parts) * size_of(DType::f32);
+}
+
+std::byte* PairwiseExchange::scratch(DType parts) {
   const device::ScopedMemoryTag use(device::MemoryUse::scratch);
-  const auto bytes = scratch_bytes(sum);
+  const auto bytes = scratch_bytes(group_.size(), parts);
   if (scratch_.bytes() < bytes) {
     scratch_ = {};  // free first, as kernels do
     scratch_ = device::Buffer(bytes);
@@ -97,8 +151,8 @@ void PairwiseExchange::exchange(const Range& outgoing, const Range& incoming,
   const auto comm = native(group_);
   const auto to_send = pieces_by_step(group_, 1, outgoing);
   auto to_receive = pieces_by_step(group_, -1, incoming);
-  if (arrived) {
-    std::byte* slots = scratch(DType::f32);
+  if (arrived && !to_receive.empty()) {
+    std::byte* slots = scratch(to_receive.front().data.dtype());
     for (std::int64_t i = 0; i < std::ssize(to_receive); ++i) {
       auto& data = to_receive[static_cast<std::size_t>(i)].data;
       data = Tensor(slots + i % in_flight * piece_bytes, data.dtype(), {data.numel()});
@@ -146,22 +200,19 @@ void PairwiseExchange::all_gather(const Tensor& whole, const Tensor& mine) {
   exchange([&](int) { return own; }, [&](int peer) { return whole.slice(peer * n, n); });
 }
 
-/// Sums piece by piece, because a bf16 sum needs a place in fp32 meanwhile.
 void PairwiseExchange::reduce(const Tensor& mine, const Range& part, Accumulate accumulate) {
   const int rank = group_.rank(), size = group_.size();
   const Tensor own = part(rank);
   if (size == 1) return add_to(mine, own, accumulate);
-  std::byte* const in_fp32 = scratch(mine.dtype()) + scratch_bytes(DType::f32);
+  const auto dtype = own.dtype();
+  TreeSum sum(scratch(dtype) + in_flight * piece_bytes, size, piece_numel(dtype));
+  const int first_to_come = peer_of_step(group_, 1, -1);
   exchange(
       part, [&](int) { return own; },
       [&](const Tensor& piece, int peer, std::int64_t first) {
         const Tensor to = mine.slice(first, piece.numel());
-        const Tensor sum =
-            mine.dtype() == DType::f32 ? to : Tensor(in_fp32, DType::f32, {piece.numel()});
-        if (peer == (rank + size - 1) % size)  // the first to come
-          add_to(sum, own.slice(first, piece.numel()), accumulate);
-        add_to(sum, piece, Accumulate::yes);
-        if (peer == (rank + 1) % size) copy_cast(to, sum);  // the last one
+        if (peer == first_to_come) sum.add(own.slice(first, piece.numel()), to, accumulate);
+        sum.add(piece, to, accumulate);
       });
 }
 
@@ -189,7 +240,6 @@ void PairwiseExchange::all_reduce(const Tensor& sum, const Tensor& data) {
 }
 
 void PairwiseExchange::all_reduce_small(const Tensor& data) {
-  const std::int64_t n = data.numel();
   const int bytes = static_cast<int>(data.bytes());
   std::byte* all = scratch(DType::f32);
   MPI_Request request = MPI_REQUEST_NULL;
@@ -197,9 +247,9 @@ void PairwiseExchange::all_reduce_small(const Tensor& data) {
       MPI_Iallgather(data.data(), bytes, MPI_BYTE, all, bytes, MPI_BYTE, native(group_), &request),
       "an all-reduce");
   wait(request, "an all-reduce");
-  for (int r = 0; r < group_.size(); ++r)
-    add_to(data, Tensor(all + std::int64_t{r} * bytes, DType::f32, {n}),
-           r == 0 ? Accumulate::no : Accumulate::yes);
+  std::vector<const std::byte*> parts;
+  for (int r = 0; r < group_.size(); ++r) parts.push_back(all + std::int64_t{r} * bytes);
+  sum_parts(data, parts, DType::f32, Accumulate::no);
 }
 
 void PairwiseExchange::broadcast(const Tensor& data, int root) {

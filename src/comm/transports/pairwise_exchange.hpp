@@ -23,10 +23,12 @@ void check_received(const CollectiveCall& call, const Communicator& group,
                     const PeerParts& received, std::span<const SentPart> announced);
 
 /// Blocking collectives by MPI point-to-point between pairs of ranks, on any memory. In step k a
-/// rank sends a piece to the k-th rank after it and receives one from the k-th before it, with few
-/// in flight: a large group is never flooded, and a receiver adds one piece while the next arrives.
-/// Bandwidth optimal; sums run in a fixed order. One thread at a time; every rank makes the same
-/// calls. Tensors and results as in Collectives.
+/// rank exchanges a piece with rank XOR k, or, if the ranks are no power of two, sends one to the
+/// k-th rank after it and receives one from the k-th before it. Few are in flight: a large group is
+/// never flooded, and a receiver adds one piece while the next arrives. Bandwidth optimal. Sums are
+/// those of the balanced binary tree over the steps, which for a power of two is the tree over the
+/// ranks, as in sum_parts(): addends change sides, which moves no bit. One thread at a time; every
+/// rank makes the same calls. Tensors and results as in Collectives.
 class PairwiseExchange {
  public:
   /// Collective: messages use a duplicate of `group`.
@@ -34,8 +36,9 @@ class PairwiseExchange {
 
   /// Returns the communicator that carries its messages.
   const Communicator& group() const { return group_; }
-  /// Returns the bytes that the first sum in this dtype allocates and the object then keeps.
-  static std::int64_t scratch_bytes(DType sum);
+  /// Returns the bytes that the first sum over `ranks` of parts in this dtype allocates and the
+  /// object then keeps.
+  static std::int64_t scratch_bytes(int ranks, DType parts);
 
   void all_gather(const Tensor& whole, const Tensor& mine);
   void reduce_scatter(const Tensor& mine, const Tensor& parts, Accumulate accumulate);
@@ -60,8 +63,8 @@ class PairwiseExchange {
   /// range and its peer's incoming one have the same size, which may be zero. With `arrived`,
   /// pieces are received into scratch and passed to it; `first` is the piece's first element.
   void exchange(const Range& outgoing, const Range& incoming, const Arrived& arrived = {});
-  /// Returns room for the pieces in flight, then for a piece of a bf16 sum in fp32.
-  std::byte* scratch(DType sum);
+  /// Returns room for the pieces in flight, then for a sum in fp32 per level of the tree.
+  std::byte* scratch(DType parts);
 
   Communicator group_;
   device::Buffer scratch_;

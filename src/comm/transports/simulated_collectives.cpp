@@ -101,9 +101,9 @@ void SimulatedCollectives::take(const CollectiveCall& call, double own, const Ri
   }
 }
 
-/// Allocates scratch as CPU messages do, at the first sum in this dtype.
-void SimulatedCollectives::need_scratch(DType sum) {
-  const auto bytes = PairwiseExchange::scratch_bytes(sum);
+/// Allocates scratch as CPU messages do, at the first sum of parts in this dtype.
+void SimulatedCollectives::need_scratch(DType parts) {
+  const auto bytes = PairwiseExchange::scratch_bytes(size(), parts);
   if (!on_cpu_ || shares_memory_ || scratch_.bytes() >= bytes) return;
   const device::ScopedMemoryTag use(device::MemoryUse::scratch);
   scratch_ = {};  // free first, as PairwiseExchange does
@@ -120,14 +120,14 @@ void SimulatedCollectives::move_all_gather(const CollectiveCall& call, const Ten
 
 void SimulatedCollectives::move_reduce_scatter(const CollectiveCall& call, const Tensor& mine,
                                                const Tensor& parts, Accumulate /*accumulate*/) {
-  need_scratch(mine.dtype());
+  need_scratch(parts.dtype());
   const double own = own_part_seconds(mine, parts.slice(rank() * mine.numel(), mine.numel()));
   take(call, own, ring(bytes_of_others(parts), size() - 1));
 }
 
 void SimulatedCollectives::move_all_reduce(const CollectiveCall& call, const Tensor& sum,
                                            const Tensor& data) {
-  need_scratch(sum.dtype());
+  need_scratch(data.dtype());
   const auto sent = 2 * data.bytes() * (size() - 1) / size();
   take(call, own_part_seconds(sum, data), ring(static_cast<double>(sent), 2 * (size() - 1)));
 }

@@ -64,7 +64,7 @@ class SimulatedCollectives final : public Collectives {
   /// Takes the time of a call and logs it; `own`: seconds for the rank's local work.
   void take(const CollectiveCall& call, double own, const Ring& ring);
   void log(const CollectiveCall& call) const;
-  void need_scratch(DType sum);
+  void need_scratch(DType parts);
 
   int nodes_;
   bool on_cpu_;

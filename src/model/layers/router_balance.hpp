@@ -70,7 +70,7 @@ class RouterBalance {
 
   /// Begins a step with so many micro-batches. Without a call, each micro-batch is a step.
   void begin_step(std::int64_t micro_batches);
-  /// Begins a micro-batch's forward pass.
+  /// Begins a micro-batch's forward pass through this rank's first layers.
   void begin_forward(device::Stream& stream);
   /// Adds the routes that router `index` of L has chosen in the forward pass.
   void add(device::Stream& stream, std::int64_t index, const ops::RouteCall& routes);

@@ -1,4 +1,9 @@
+#include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstring>
+#include <functional>
+#include <iterator>
 #include <numeric>
 #include <span>
 
@@ -73,6 +78,62 @@ double squares_of(const float* x, std::int64_t n) {
   return std::accumulate(total, total + lanes, 0.0);
 }
 
+/// Returns the largest bits without sign, which are in the order of the magnitudes; those of a NaN
+/// are above all others.
+std::int32_t largest_bits_of(const float* x, std::int64_t n) {
+  std::int32_t largest = 0;
+  for (std::int64_t i = 0; i < n; ++i)
+    largest = std::max(largest, std::bit_cast<std::int32_t>(x[i]) & 0x7FFFFFFF);
+  return largest;
+}
+
+/// Returns the squares of at most reduction_block numbers. All sums are exact, in any order.
+SquareUnits units_of(const float* x, std::int64_t n, double scale) {
+  constexpr std::int64_t lanes = 16;
+  constexpr double to_integer = 0x1.8p52;  // added and subtracted, it rounds to an integer
+  constexpr double unit = 1 << SquareUnits::bits;
+  double total[3][lanes] = {};
+  const auto add = [&](std::int64_t lane, float value) {
+    const double v = value * scale;
+    double rest = v * v;
+    for (auto& level : total) {
+      rest *= unit;
+      const double whole = (rest + to_integer) - to_integer;
+      level[lane] += whole;
+      rest -= whole;
+    }
+  };
+  std::int64_t i = 0;
+  for (; i + lanes <= n; i += lanes)
+    for (std::int64_t j = 0; j < lanes; ++j) add(j, x[i + j]);
+  for (; i < n; ++i) add(0, x[i]);
+  SquareUnits sum;
+  for (std::size_t level = 0; level < sum.units.size(); ++level)
+    sum.units[level] = static_cast<std::int64_t>(
+        std::accumulate(std::begin(total[level]), std::end(total[level]), 0.0));
+  return sum;
+}
+
+/// Returns the results of of_block(from, count) for blocks of fp32 x, combined in order.
+template <class Result, class OfBlock, class Combine>
+Result reduce(Stream& stream, const Tensor& x, const OfBlock& of_block, const Combine& combine) {
+  Result total{};
+  stream.run([&] {
+    thread_local Scratch scratch;
+    const auto numbers = x.span<float>();
+    const auto count = static_cast<std::int64_t>(numbers.size());
+    const auto bytes = reduction_scratch<Result>(count);
+    auto* partial = reinterpret_cast<Result*>(scratch.bytes(bytes));
+    for_each_block(count, reduction_block, [&](std::int64_t first, std::int64_t last) {
+      partial[first / reduction_block] = of_block(numbers.data() + first, last - first);
+    });
+    total = std::accumulate(partial, partial + bytes / static_cast<std::int64_t>(sizeof(Result)),
+                            Result{}, combine);
+  });
+  stream.record().wait();
+  return total;
+}
+
 }  // namespace
 
 void copy(Stream& stream, Tensor y, Tensor x) {
@@ -104,20 +165,22 @@ void softcap(Stream& stream, Tensor y, float c) {
 }
 
 double sum_of_squares(Stream& stream, Tensor x) {
-  double total = 0.0;
-  stream.run([&] {
-    thread_local Scratch scratch;
-    const auto numbers = x.span<float>();
-    const auto count = static_cast<std::int64_t>(numbers.size());
-    const auto blocks = (count + squares_block - 1) / squares_block;
-    auto* partial = reinterpret_cast<double*>(scratch.bytes(sum_of_squares_scratch(count)));
-    for_each_block(count, squares_block, [&](std::int64_t first, std::int64_t last) {
-      partial[first / squares_block] = squares_of(numbers.data() + first, last - first);
-    });
-    total = std::accumulate(partial, partial + blocks, 0.0);
-  });
-  stream.record().wait();
-  return total;
+  return reduce<double>(stream, x, squares_of, std::plus<>());
+}
+
+float largest_magnitude(Stream& stream, Tensor x) {
+  const auto bits = reduce<std::int32_t>(stream, x, largest_bits_of,
+                                         [](auto a, auto b) { return std::max(a, b); });
+  return std::bit_cast<float>(bits);
+}
+
+SquareUnits square_units(Stream& stream, Tensor x, int exponent) {
+  return reduce<SquareUnits>(
+      stream, x,
+      [scale = std::ldexp(1.0, -exponent)](const float* from, std::int64_t n) {
+        return units_of(from, n, scale);
+      },
+      [](SquareUnits sum, const SquareUnits& part) { return sum += part; });
 }
 
 }  // namespace llamesh::ops::cpu

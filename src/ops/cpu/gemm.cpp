@@ -1,9 +1,16 @@
 #include "ops/cpu/gemm.hpp"
 
+#include <omp.h>
+
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <oneapi/dnnl/dnnl.hpp>
+#include <optional>
+#include <set>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "device/host_memory.hpp"
 #include "ops/cpu/instruction_set.hpp"
@@ -12,6 +19,24 @@
 #include "ops/cpu/scratch.hpp"
 #include "ops/cpu/typed.hpp"
 #include "ops/cpu/vec.hpp"
+#include "ops/thread_independence.hpp"
+
+namespace llamesh::ops {
+namespace {
+
+std::atomic<bool> thread_independent{false};
+
+}  // namespace
+
+void use_thread_independent_products(bool use) {
+  thread_independent = use;
+}
+
+bool thread_independent_products() {
+  return thread_independent.load(std::memory_order_relaxed);
+}
+
+}  // namespace llamesh::ops
 
 namespace llamesh::ops::cpu {
 namespace {
@@ -28,8 +53,13 @@ dnnl::engine& engine() {
   return cpu;
 }
 
-/// Cache key for a GEMM primitive.
-using Key = std::array<std::int64_t, 12>;
+/// A product's matrices.
+struct Operands {
+  Matrix c, a, b;
+};
+
+/// Cache key for a product.
+using Key = std::array<std::int64_t, 13>;
 
 struct KeyHash {
   std::size_t operator()(const Key& key) const {
@@ -39,7 +69,8 @@ struct KeyHash {
   }
 };
 
-Key key_of(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate) {
+Key key_of(const Operands& operands, Accumulate accumulate) {
+  const auto& [c, a, b] = operands;
   return {c.rows,
           c.cols,
           a.cols,
@@ -51,7 +82,8 @@ Key key_of(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumul
           static_cast<std::int64_t>(a.dtype),
           static_cast<std::int64_t>(b.dtype),
           static_cast<std::int64_t>(c.dtype),
-          static_cast<std::int64_t>(accumulate)};
+          static_cast<std::int64_t>(accumulate),
+          static_cast<std::int64_t>(thread_independent_products())};
 }
 
 dnnl::memory::data_type type_of(const Matrix& m) {
@@ -61,11 +93,6 @@ dnnl::memory::data_type type_of(const Matrix& m) {
 dnnl::memory::desc description(const Matrix& m) {
   return {{m.rows, m.cols}, type_of(m), dnnl::memory::dims{m.row_stride, m.col_stride}};
 }
-
-/// A product's matrices.
-struct Operands {
-  Matrix c, a, b;
-};
 
 /// Returns the matrices with `size` in place of the ragged size, if there is one.
 Operands with_size(Operands operands, Ragged ragged, std::int64_t size) {
@@ -84,7 +111,8 @@ enum class Packed : std::int8_t { no, yes };
 /// Decides from shapes and types alone, so that a run's results stay reproducible. Copying pays off
 /// above about 700 rows of c, but in fp32 not for weight gradients, whose left factor is transposed
 /// (docs/measured/performance.md). Only AMD CPUs without AMX were measured.
-Packed packing_of(const Matrix& c, const Matrix& a, const Matrix& b, Ragged ragged) {
+Packed packing_of(const Operands& operands, Ragged ragged) {
+  const auto& [c, a, b] = operands;
   constexpr std::int64_t min_rows = 1024;
   constexpr auto max_bytes = std::int64_t{32} << 20;
   const auto isa = usable_isa();
@@ -97,8 +125,9 @@ Packed packing_of(const Matrix& c, const Matrix& a, const Matrix& b, Ragged ragg
                                                                                      : Packed::no;
 }
 
-dnnl::matmul::primitive_desc describe_matmul(const Matrix& c, const Matrix& a, const Matrix& b,
-                                             Accumulate accumulate, Packed packed) {
+dnnl::matmul::primitive_desc describe_matmul(const Operands& operands, Accumulate accumulate,
+                                             Packed packed) {
+  const auto& [c, a, b] = operands;
   const auto any = dnnl::memory::format_tag::any;
   const auto right = packed == Packed::yes ? dnnl::memory::desc{{b.rows, b.cols}, type_of(b), any}
                                            : description(b);
@@ -133,27 +162,30 @@ struct Space {
 /// objects at new data.
 class Matmul {
  public:
-  Matmul(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate, Packed packed)
-      : packed_(packed), is_ragged_(c.rows == any_size || a.cols == any_size) {
+  Matmul(const Operands& operands, Accumulate accumulate, Ragged ragged)
+      : packed_(packing_of(operands, ragged)), is_ragged_(ragged.size != Ragged::Size::none) {
+    const auto any = with_size(operands, ragged, any_size);
     device::check_address_space(code_bytes);
-    const auto primitive = describe_matmul(c, a, b, accumulate, packed);
+    const auto primitive = describe_matmul(any, accumulate, packed_);
     matmul_ = dnnl::matmul(primitive);
-    space_ = Space(primitive, packed);
+    space_ = Space(primitive, packed_);
     scratchpad_ = dnnl::memory(primitive.scratchpad_desc(), engine(), nullptr);
     if (packed_ == Packed::yes)
       packed_b_ = dnnl::memory(primitive.weights_desc(), engine(), nullptr);
-    if (!is_ragged_) describe(c, a, b);
+    if (!is_ragged_) describe(operands);
     if (packed_ == Packed::yes) pack_ = dnnl::reorder(b_, packed_b_);
   }
 
-  void execute(const Matrix& c, const Matrix& a, const Matrix& b) {
+  std::int64_t scratch_bytes() const { return space_.total(); }
+
+  /// `space` has scratch_bytes().
+  void execute(const Operands& operands, std::byte* space) {
+    const auto& [c, a, b] = operands;
     thread_local dnnl::stream stream(engine());
-    thread_local Scratch scratch;
-    if (is_ragged_) describe(c, a, b);
+    if (is_ragged_) describe(operands);
     a_.set_data_handle(a.data);
     b_.set_data_handle(b.data);
     c_.set_data_handle(c.data);
-    auto* const space = scratch.bytes(space_.total());
     scratchpad_.set_data_handle(space + space_.packed_b);
     if (packed_ == Packed::yes) {
       packed_b_.set_data_handle(space);
@@ -164,7 +196,8 @@ class Matmul {
   }
 
  private:
-  void describe(const Matrix& c, const Matrix& a, const Matrix& b) {
+  void describe(const Operands& operands) {
+    const auto& [c, a, b] = operands;
     a_ = dnnl::memory(description(a), engine(), nullptr);
     b_ = dnnl::memory(description(b), engine(), nullptr);
     c_ = dnnl::memory(description(c), engine(), nullptr);
@@ -183,17 +216,111 @@ class Matmul {
   std::unordered_map<int, dnnl::memory> arguments_;
 };
 
-/// Runs the GEMM in the given dtypes. Each thread caches its own primitives, which avoids a lock.
+/// While it lives, oneDNN makes and runs matmuls for the calling thread alone.
+class OneThread {
+ public:
+  OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
+  ~OneThread() { omp_set_num_threads(before_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_;
+};
+
+std::optional<OneThread> one_thread_if_independent() {
+  return thread_independent_products() ? std::make_optional<OneThread>() : std::nullopt;
+}
+
+/// Division of c into equal blocks: one that oneDNN divides among all threads, or, if the bits must
+/// not depend on their number, up to 16 of at least 128 x 128 for a thread each. A ragged number of
+/// rows stays whole.
+class Blocks {
+ public:
+  Blocks(const Operands& whole, Ragged ragged) : whole_(whole) {
+    if (!thread_independent_products()) return;
+    constexpr std::int64_t enough = 16, shortest = 128;
+    while (rows_ * cols_ < enough) {
+      const auto height = ragged.size == Ragged::Size::m ? 0 : whole.c.rows / rows_;
+      const auto width = whole.c.cols / cols_;
+      if (std::max(height, width) < 2 * shortest) break;
+      (height > width ? rows_ : cols_) *= 2;
+    }
+  }
+
+  std::int64_t count() const { return rows_ * cols_; }
+  /// Returns how many of `threads` have blocks to themselves; 1 if all work on the only block.
+  std::int64_t teams(std::int64_t threads) const { return std::min(threads, count()); }
+  Operands operator[](std::int64_t i) const {
+    const auto& [c, a, b] = whole_;
+    const auto [row, height] = part(c.rows, i / cols_, rows_);
+    const auto [col, width] = part(c.cols, i % cols_, cols_);
+    return {c.part(row, height, col, width), a.part(row, height, 0, a.cols),
+            b.part(0, b.rows, col, width)};
+  }
+
+ private:
+  /// Returns the first of part `i`, and how many it has.
+  static std::pair<std::int64_t, std::int64_t> part(std::int64_t size, std::int64_t i,
+                                                    std::int64_t parts) {
+    const auto first = size * i / parts;
+    return {first, size * (i + 1) / parts - first};
+  }
+
+  Operands whole_;
+  std::int64_t rows_ = 1, cols_ = 1;
+};
+
+/// Returns the largest scratch of a block's matmul.
+std::int64_t block_scratch(const Blocks& blocks, Accumulate accumulate, Ragged ragged) {
+  std::int64_t largest = 0;
+  std::set<std::pair<std::int64_t, std::int64_t>> seen;
+  for (std::int64_t i = 0; i < blocks.count(); ++i) {
+    const auto block = blocks[i];
+    if (!seen.emplace(block.c.rows, block.c.cols).second) continue;
+    const auto packed = packing_of(block, ragged);
+    const auto described = describe_matmul(with_size(block, ragged, any_size), accumulate, packed);
+    largest = std::max(largest, Space(described, packed).total());
+  }
+  return largest;
+}
+
+/// A product in oneDNN's dtypes: a matmul per block.
+class Product {
+ public:
+  Product(const Blocks& blocks, Accumulate accumulate, Ragged ragged) {
+    const auto alone = one_thread_if_independent();
+    block_scratch_ = block_scratch(blocks, accumulate, ragged);
+    for (std::int64_t i = 0; i < blocks.count(); ++i)
+      matmuls_.emplace_back(blocks[i], accumulate, ragged);
+  }
+
+  void execute(const Blocks& blocks) {
+    thread_local Scratch scratch;
+    const auto teams = blocks.teams(max_threads());
+    auto* const space = scratch.bytes(teams * block_scratch_);
+    if (!thread_independent_products()) return matmuls_.front().execute(blocks[0], space);
+    for_each_task(teams, [&](std::int64_t team) {
+      const OneThread alone;
+      for (auto i = team; i < blocks.count(); i += teams)
+        matmuls_[static_cast<std::size_t>(i)].execute(blocks[i], space + team * block_scratch_);
+    });
+  }
+
+ private:
+  std::vector<Matmul> matmuls_;
+  std::int64_t block_scratch_;  ///< bytes
+};
+
+/// Runs the GEMM in the given dtypes. Each thread caches its own products, which avoids a lock.
 void run_matmul(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate,
                 Ragged ragged) {
-  thread_local std::unordered_map<Key, Matmul, KeyHash> cache;
-  const auto [any_c, any_a, any_b] = with_size({c, a, b}, ragged, any_size);
-  const auto key = key_of(any_c, any_a, any_b, accumulate);
+  thread_local std::unordered_map<Key, Product, KeyHash> cache;
+  const auto key = key_of(with_size({c, a, b}, ragged, any_size), accumulate);
+  const Blocks blocks({c, a, b}, ragged);
   auto found = cache.find(key);
-  if (found == cache.end())
-    found = cache.emplace(key, Matmul(any_c, any_a, any_b, accumulate, packing_of(c, a, b, ragged)))
-                .first;
-  found->second.execute(c, a, b);
+  if (found == cache.end()) found = cache.emplace(key, Product(blocks, accumulate, ragged)).first;
+  found->second.execute(blocks);
 }
 
 /// `to` = or += `from`, row by row along the dim with stride 1. Shapes are equal.
@@ -246,19 +373,22 @@ bool multiplies_directly(const Matrix& c, const Matrix& a, Bf16Products way) {
   return a.dtype == DType::bf16 ? way == Bf16Products::native : c.dtype == DType::f32;
 }
 
-Space space_for(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate,
-                Ragged ragged) {
-  const auto packed = packing_of(c, a, b, ragged);
-  const auto [any_c, any_a, any_b] = with_size({c, a, b}, ragged, any_size);
-  return {describe_matmul(any_c, any_a, any_b, accumulate, packed), packed};
-}
-
 }  // namespace
 
 Matrix Matrix::transposed() const {
   Matrix t = *this;
   std::swap(t.rows, t.cols);
   std::swap(t.row_stride, t.col_stride);
+  return t;
+}
+
+Matrix Matrix::part(std::int64_t row, std::int64_t height, std::int64_t col,
+                    std::int64_t width) const {
+  Matrix t = *this;
+  if (data != nullptr)
+    t.data = static_cast<std::byte*>(data) + (row * row_stride + col * col_stride) * size_of(dtype);
+  t.rows = height;
+  t.cols = width;
   return t;
 }
 
@@ -287,10 +417,14 @@ void gemm(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumula
 }
 
 GemmScratch gemm_scratch(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate,
-                         Bf16Products way, Ragged ragged) {
+                         std::int64_t threads, Bf16Products way, Ragged ragged) {
   if (c.rows == 0 || c.cols == 0) return {};
-  if (multiplies_directly(c, a, way))
-    return {.library = space_for(c, a, b, accumulate, ragged).total()};
+  const auto library = [&](const Operands& of, Accumulate added) {
+    const auto alone = one_thread_if_independent();
+    const Blocks blocks(of, ragged);
+    return blocks.teams(threads) * block_scratch(blocks, added, ragged);
+  };
+  if (multiplies_directly(c, a, way)) return {.library = library({c, a, b}, accumulate)};
   const auto fp32 = [](const Matrix& m) {
     return m.dtype == DType::f32 ? m : fp32_like(m, nullptr);
   };
@@ -301,7 +435,7 @@ GemmScratch gemm_scratch(const Matrix& c, const Matrix& a, const Matrix& b, Accu
   return {.a = bytes(largest.a),
           .b = bytes(largest.b),
           .c = bytes(largest.c),
-          .library = space_for(fp32(c), fp32(a), fp32(b), added, ragged).total()};
+          .library = library({fp32(c), fp32(a), fp32(b)}, added)};
 }
 
 }  // namespace llamesh::ops::cpu

@@ -22,6 +22,8 @@ struct Matrix {
         row_stride(t.row_stride()),
         col_stride(1) {}
   Matrix transposed() const;
+  /// Returns rows [row, row + height) and columns [col, col + width).
+  Matrix part(std::int64_t row, std::int64_t height, std::int64_t col, std::int64_t width) const;
 };
 
 /// The size that differs from call to call, and its largest value. One oneDNN primitive serves all
@@ -38,12 +40,13 @@ struct Ragged {
 void gemm(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate,
           Bf16Products way = bf16_products(), Ragged ragged = {});
 
-/// Scratch bytes that gemm() needs for these matrices: fp32 copies, and oneDNN's own with a packed
-/// b.
+/// Scratch bytes that gemm() needs for these matrices on `threads` threads: fp32 copies, and
+/// oneDNN's own with a packed b.
 struct GemmScratch {
   std::int64_t a = 0, b = 0, c = 0, library = 0;
 };
 GemmScratch gemm_scratch(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate,
-                         Bf16Products way = bf16_products(), Ragged ragged = {});
+                         std::int64_t threads, Bf16Products way = bf16_products(),
+                         Ragged ragged = {});
 
 }  // namespace llamesh::ops::cpu

@@ -35,10 +35,12 @@ inline std::int64_t embedding_backward_scratch(std::int64_t tokens, std::int64_t
   return (tokens + rows + 2) * static_cast<std::int64_t>(sizeof(std::int32_t));
 }
 
-/// Elements that sum_of_squares() reduces to one partial sum.
-inline constexpr std::int64_t squares_block = 32768;
-inline std::int64_t sum_of_squares_scratch(std::int64_t numel) {
-  return (numel + squares_block - 1) / squares_block * static_cast<std::int64_t>(sizeof(double));
+/// Elements that a reduction to a scalar turns into one partial result.
+inline constexpr std::int64_t reduction_block = 32768;
+template <class Partial>
+std::int64_t reduction_scratch(std::int64_t numel) {
+  return (numel + reduction_block - 1) / reduction_block *
+         static_cast<std::int64_t>(sizeof(Partial));
 }
 
 }  // namespace llamesh::ops::cpu

@@ -1,9 +1,12 @@
+#include <cmath>
+
 #include "ops/cuda/kernels.hpp"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vectorized.cuh"
 
 // Memory-bound: copy reads x and writes y, add also reads y, fill writes y, scale and softcap
-// read and write y, sum_of_squares reads x. Each thread keeps two or more 16-byte loads in flight.
+// read and write y, sum_of_squares, largest_magnitude and square_units read x. Each thread keeps
+// two or more 16-byte loads in flight.
 namespace LLAMESH_OPS_CUDA {
 namespace {
 
@@ -119,6 +122,86 @@ __global__ void __launch_bounds__(threads)
   if (threadIdx.x == 0) *total = mine;
 }
 
+/// Computes each block's largest bits without sign, which are in the order of the magnitudes.
+template <int width>
+__global__ void __launch_bounds__(threads)
+    magnitude_parts(std::uint32_t* parts, const float* x, std::int64_t count) {
+  const auto step = static_cast<std::int64_t>(blockDim.x) * gridDim.x;
+  const auto packs = count / width;
+  const auto first = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  std::uint32_t largest = 0;
+  const auto take = [&](float v) { largest = larger(largest, __float_as_uint(v) & 0x7FFFFFFFU); };
+  for (auto i = first; i < packs; i += step) {
+    const auto a = load<width>(x + i * width);
+#pragma unroll
+    for (int j = 0; j < width; ++j) take(a.v[j]);
+  }
+  for (auto t = packs * width + first; t < count; t += step) take(x[t]);
+  largest = block_max(largest, dynamic_shared_memory<std::uint32_t>());
+  if (threadIdx.x == 0) parts[blockIdx.x] = largest;
+}
+
+__global__ void __launch_bounds__(threads)
+    max_of_parts(std::uint32_t* largest, const std::uint32_t* parts, int count) {
+  std::uint32_t mine = 0;
+  for (int i = threadIdx.x; i < count; i += blockDim.x) mine = larger(mine, parts[i]);
+  mine = block_max(mine, dynamic_shared_memory<std::uint32_t>());
+  if (threadIdx.x == 0) *largest = mine;
+}
+
+/// Computes each block's SquareUnits, level by level.
+template <int width>
+__global__ void __launch_bounds__(threads)
+    unit_parts(SquareUnits* parts, const float* x, std::int64_t count, double scale) {
+  constexpr double unit = 1 << SquareUnits::bits;
+  const auto step = static_cast<std::int64_t>(blockDim.x) * gridDim.x;
+  const auto packs = count / width;
+  const auto first = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  long long sums[3] = {};
+  const auto take = [&](float value) {
+    const double v = value * scale;
+    double rest = v * v;
+#pragma unroll
+    for (int level = 0; level < 3; ++level) {
+      rest *= unit;
+      const double whole = rint(rest);
+      sums[level] += static_cast<long long>(whole);
+      rest -= whole;
+    }
+  };
+  for (auto i = first; i < packs; i += step) {
+    const auto a = load<width>(x + i * width);
+#pragma unroll
+    for (int j = 0; j < width; ++j) take(a.v[j]);
+  }
+  for (auto t = packs * width + first; t < count; t += step) take(x[t]);
+#pragma unroll
+  for (int level = 0; level < 3; ++level) {
+    const auto total = block_sum(sums[level], dynamic_shared_memory<long long>());
+    if (threadIdx.x == 0) parts[blockIdx.x].units[level] = total;
+    __syncthreads();
+  }
+}
+
+__global__ void __launch_bounds__(threads)
+    sum_unit_parts(SquareUnits* total, const SquareUnits* parts, int count) {
+  for (int level = 0; level < 3; ++level) {
+    long long mine = 0;
+    for (int i = threadIdx.x; i < count; i += blockDim.x) mine += parts[i].units[level];
+    mine = block_sum(mine, dynamic_shared_memory<long long>());
+    if (threadIdx.x == 0) total->units[level] = mine;
+    __syncthreads();
+  }
+}
+
+/// Returns the blocks that reduce `count` elements: fixed for all GPUs and enough to fill any, so
+/// that a sum in floating point depends on numel only.
+std::int64_t reduction_blocks(std::int64_t count) {
+  constexpr std::int64_t max_blocks = 1056;
+  const auto wanted = divide_up(count, 8 * threads);
+  return wanted < max_blocks ? wanted : max_blocks;
+}
+
 /// A thread copies one column of every gridDim.y-th row.
 template <class T>
 __global__ void __launch_bounds__(threads)
@@ -167,10 +250,7 @@ double sum_of_squares(Stream& stream, Tensor x) {
   const auto all = x.span<float>();
   const auto count = x.numel();
   if (count == 0) return 0.0;
-  // Fixed for all GPUs and enough to fill any: the sum depends on numel only.
-  constexpr std::int64_t max_blocks = 1056;
-  const auto wanted = divide_up(count, 8 * threads);
-  const auto blocks = wanted < max_blocks ? wanted : max_blocks;
+  const auto blocks = reduction_blocks(count);
   const Scratch parts(stream, (blocks + 1) * 8);
   const auto shared_bytes = threads / 32 * 8;
   with_width<4>(aligned(x), [&]<int width>(std::integral_constant<int, width>) {
@@ -180,6 +260,40 @@ double sum_of_squares(Stream& stream, Tensor x) {
   launch(&sum_parts, {1}, threads, shared_bytes, stream, parts.as<double>(),
          static_cast<const double*>(parts.as<double>() + 1), static_cast<int>(blocks));
   return read_back(stream, static_cast<const double*>(parts.as<double>()));
+}
+
+float largest_magnitude(Stream& stream, Tensor x) {
+  const auto all = x.span<float>();
+  const auto count = x.numel();
+  if (count == 0) return 0.0F;
+  const auto blocks = reduction_blocks(count);
+  const Scratch parts(stream, (blocks + 1) * 4);
+  const auto shared_bytes = threads / 32 * 4;
+  with_width<4>(aligned(x), [&]<int width>(std::integral_constant<int, width>) {
+    launch(&magnitude_parts<width>, {blocks}, threads, shared_bytes, stream,
+           parts.as<std::uint32_t>() + 1, static_cast<const float*>(all.data()), count);
+  });
+  launch(&max_of_parts, {1}, threads, shared_bytes, stream, parts.as<std::uint32_t>(),
+         static_cast<const std::uint32_t*>(parts.as<std::uint32_t>() + 1),
+         static_cast<int>(blocks));
+  return read_back(stream, static_cast<const float*>(parts.as<float>()));
+}
+
+SquareUnits square_units(Stream& stream, Tensor x, int exponent) {
+  const auto all = x.span<float>();
+  const auto count = x.numel();
+  if (count == 0) return {};
+  const auto blocks = reduction_blocks(count);
+  const Scratch parts(stream, (blocks + 1) * static_cast<std::int64_t>(sizeof(SquareUnits)));
+  const auto shared_bytes = threads / 32 * 8;
+  const double scale = std::ldexp(1.0, -exponent);
+  with_width<4>(aligned(x), [&]<int width>(std::integral_constant<int, width>) {
+    launch(&unit_parts<width>, {blocks}, threads, shared_bytes, stream, parts.as<SquareUnits>() + 1,
+           static_cast<const float*>(all.data()), count, scale);
+  });
+  launch(&sum_unit_parts, {1}, threads, shared_bytes, stream, parts.as<SquareUnits>(),
+         static_cast<const SquareUnits*>(parts.as<SquareUnits>() + 1), static_cast<int>(blocks));
+  return read_back(stream, static_cast<const SquareUnits*>(parts.as<SquareUnits>()));
 }
 
 }  // namespace LLAMESH_OPS_CUDA

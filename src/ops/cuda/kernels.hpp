@@ -12,8 +12,8 @@
 #define LLAMESH_OPS_CUDA llamesh::ops::cuda
 #endif
 
-/// Declarations of the ops.hpp kernels for a GPU. Only sum_of_squares() waits for the stream. A
-/// negative token, a target beyond the vocabulary, an expert that does not exist, or wrong starts
+/// Declarations of the ops.hpp kernels for a GPU. Only reductions to a number wait for the stream.
+/// A negative token, a target beyond the vocabulary, an expert that does not exist, or wrong starts
 /// of experts trap; the next wait for the stream reports the error.
 ///
 /// Results are identical in every run: no sum depends on a variable order.

@@ -25,15 +25,23 @@ __device__ __forceinline__ T block_sum(T x, T* shared) {
   return total;
 }
 
+__device__ __forceinline__ float larger(float a, float b) {
+  return fmaxf(a, b);
+}
+__device__ __forceinline__ std::uint32_t larger(std::uint32_t a, std::uint32_t b) {
+  return a > b ? a : b;
+}
+
 /// Returns the block's maximum in every thread, with the same use of `shared`.
-__device__ __forceinline__ float block_max(float x, float* shared) {
+template <class T>
+__device__ __forceinline__ T block_max(T x, T* shared) {
 #pragma unroll
-  for (int mask = 16; mask > 0; mask /= 2) x = fmaxf(x, __shfl_xor_sync(full_warp, x, mask));
+  for (int mask = 16; mask > 0; mask /= 2) x = larger(x, __shfl_xor_sync(full_warp, x, mask));
   if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = x;
   __syncthreads();
   const int warps = blockDim.x / 32;
-  float most = shared[0];
-  for (int warp = 1; warp < warps; ++warp) most = fmaxf(most, shared[warp]);
+  T most = shared[0];
+  for (int warp = 1; warp < warps; ++warp) most = larger(most, shared[warp]);
   return most;
 }
 

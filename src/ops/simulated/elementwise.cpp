@@ -197,10 +197,24 @@ void softcap(Stream& stream, Tensor y, float /*c*/) {
 
 /// Returns the result for zeros.
 double sum_of_squares(Stream& stream, Tensor x) {
-  keep_cpu_scratch("sum_of_squares", cpu::sum_of_squares_scratch(x.numel()));
+  keep_cpu_scratch("sum_of_squares", cpu::reduction_scratch<double>(x.numel()));
   move(stream, bytes_of(x));
   stream.record().wait();
   return 0;
+}
+
+float largest_magnitude(Stream& stream, Tensor x) {
+  keep_cpu_scratch("largest_magnitude", cpu::reduction_scratch<std::int32_t>(x.numel()));
+  move(stream, bytes_of(x));
+  stream.record().wait();
+  return 0;
+}
+
+SquareUnits square_units(Stream& stream, Tensor x, int /*exponent*/) {
+  keep_cpu_scratch("sum_of_squares", cpu::reduction_scratch<SquareUnits>(x.numel()));
+  move(stream, bytes_of(x));
+  stream.record().wait();
+  return {};
 }
 
 void adamw(Stream& stream, const AdamwCall& c, const AdamwStep& /*step*/) {

@@ -15,7 +15,8 @@ void keep_gemm_scratch(const Matrix& c, const Matrix& a, const Matrix& b, Accumu
   if (c.rows * c.cols * a.cols == 0) return;
   if (hardware().kind == device::Kind::cuda)
     return simulation.keep_scratch("gemm", cuda::gemm_workspace_bytes);
-  const auto scratch = cpu::gemm_scratch(c, a, b, accumulate, bf16_products(), ragged);
+  const auto scratch =
+      cpu::gemm_scratch(c, a, b, accumulate, hardware().threads, bf16_products(), ragged);
   simulation.keep_scratch("gemm a", scratch.a);
   simulation.keep_scratch("gemm b", scratch.b);
   simulation.keep_scratch("gemm c", scratch.c);

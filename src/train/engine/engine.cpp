@@ -1,5 +1,6 @@
 #include "train/engine/engine.hpp"
 
+#include "ops/thread_independence.hpp"
 #include "sharding/mesh_expert_parallel.hpp"
 #include "train/engine/selection_bias.hpp"
 
@@ -9,7 +10,8 @@ Engine::Engine(const Setup& setup, comm::DeviceMesh& mesh)
     : mesh(mesh),
       state(*setup.layout, mesh, setup.inputs.precision, optim::moments_of(setup.inputs.optimizer),
             setup.inputs.sharding),
-      fsdp(state, mesh, setup.inputs.sharding, setup.inputs.precision),
+      fsdp(state, mesh, setup.inputs.sharding, setup.inputs.precision,
+           setup.is_mesh_reproducible() ? setup.micro_batches : 1),
       tensor(sharding::make_tensor_parallel(
           mesh, setup.inputs.tensor, setup.inputs.train.micro_batch * setup.row_length(),
           setup.inputs.model.hidden_size, setup.inputs.precision.parameters)),
@@ -24,6 +26,7 @@ Engine::Engine(const Setup& setup, comm::DeviceMesh& mesh)
             setup.inputs.model.num_experts > 0 ? sharding::data_ranks(mesh) : model::DataRanks(),
             *context, chunks_of_stage(setup, mesh.rank())),
       bias_update_rate_(setup.inputs.model.router_bias_update_rate) {
+  ops::use_thread_independent_products(setup.is_mesh_reproducible());
   if (mesh.dims().group_size(mesh.dims().pipeline()) > 1)
     pipeline.emplace(setup, mesh,
                      tensor->residual({setup.inputs.train.micro_batch * setup.row_length(),
@@ -36,9 +39,11 @@ void Engine::forward_backward(std::span<const model::Batch> micro_batches, float
   if (pipeline) {
     pipeline->train(model, fsdp, micro_batches, scale, on_micro_batch);
   } else {
-    for (std::size_t i = 0; i < micro_batches.size(); ++i) {
-      fsdp.begin_micro_batch({.first = i == 0, .last = i + 1 == micro_batches.size()});
-      model.train(fsdp, micro_batches[i], scale);
+    sharding::MicroBatch place{.count = std::ssize(micro_batches)};
+    for (const auto& batch : micro_batches) {
+      fsdp.begin_micro_batch(place);
+      ++place.index;
+      model.train(fsdp, batch, scale);
       on_micro_batch();
     }
   }
@@ -49,7 +54,7 @@ void Engine::forward_backward(std::span<const model::Batch> micro_batches, float
 void Engine::replay(const model::Batch& first, float scale, std::int64_t micro_batches) {
   model.begin_step(micro_batches);
   if (pipeline) return pipeline->replay(model, fsdp, first, scale);
-  fsdp.begin_micro_batch({.first = true, .last = true, .discarded = true});
+  fsdp.begin_micro_batch({.discarded = true});
   model.train(fsdp, first, scale);
 }
 

@@ -24,13 +24,19 @@ Bf16Products agreed_bf16_products(const comm::Communicator& world, const ops::Bf
       .faster();
 }
 
-void choose_bf16_products(const comm::Communicator& world, DType dtype) {
+void choose_bf16_products(const comm::Communicator& world, DType dtype, Reproducible reproducible) {
   if (!has_a_choice(dtype)) return;
   const auto reasons = world.all_gather(ops::why_no_amx());
   const auto with_amx = std::ranges::count(reasons, "");
   if (with_amx < std::ssize(reasons))
     spdlog::info("{}: {} of {} ranks compute without AMX", std::ranges::max(reasons),
                  std::ssize(reasons) - with_amx, reasons.size());
+  if (reproducible == Reproducible::mesh) {
+    const bool all_have = world.min(std::int64_t{ops::has_native_bf16()}) > 0;
+    ops::use_bf16_products(all_have ? Bf16Products::native : Bf16Products::in_fp32);
+    spdlog::info("bf16 matmuls: {}, as train.reproducible asks", name_of(ops::bf16_products()));
+    return;
+  }
   const auto mine = ops::measured_bf16_products();
   ops::use_bf16_products(agreed_bf16_products(world, mine));
   if (!ops::has_native_bf16()) return;

@@ -5,6 +5,7 @@
 #include "comm/mpi/communicator.hpp"
 #include "core/dtype.hpp"
 #include "ops/bf16_products.hpp"
+#include "train/setup/run_inputs.hpp"
 
 namespace llamesh::train {
 
@@ -14,8 +15,10 @@ ops::Bf16Products agreed_bf16_products(const comm::Communicator& world,
                                        const ops::Bf16Seconds& mine);
 
 /// Measures which bf16 matmul method is faster on the job's CPUs and sets it on all ranks; rank 0
-/// logs it. Does nothing for fp32 and on GPUs. Collective.
-void choose_bf16_products(const comm::Communicator& world, DType dtype);
+/// logs it. A run with the same bits on every mesh takes the CPU's instructions if all ranks have
+/// them, whatever their speed. Does nothing for fp32 and on GPUs. Collective.
+void choose_bf16_products(const comm::Communicator& world, DType dtype,
+                          Reproducible reproducible = Reproducible::launch);
 
 /// Returns the chosen method, as recorded in a checkpoint; empty for fp32 and on GPUs, where there
 /// is no choice.

@@ -98,14 +98,12 @@ void Pipeline::replay(model::CausalLM& model, sharding::Fsdp& fsdp, const model:
 
 void Pipeline::run(const Passes& p, const std::vector<PipelineAction>& actions) {
   const auto use = p.model.use_activations();
-  const auto last = std::ssize(p.batches) - 1;
   for (const auto& action : actions) {
     const auto& batch = p.batches[static_cast<std::size_t>(action.micro_batch)];
     const model::CausalLM::Place place{action.chunk / shape_.stages, action.micro_batch};
     const bool is_first = action.chunk == 0, is_last = action.chunk == shape_.all_chunks() - 1;
-    p.fsdp.begin_micro_batch({.first = action.micro_batch == 0,
-                              .last = action.micro_batch == last,
-                              .discarded = p.discarded});
+    p.fsdp.begin_micro_batch(
+        {.index = action.micro_batch, .count = std::ssize(p.batches), .discarded = p.discarded});
     switch (action.kind) {
       case Kind::forward:
         p.model.forward(p.fsdp, batch, place, is_first ? Tensor() : received(activations_in_),

@@ -3,6 +3,8 @@
 #include <array>
 #include <cstdint>
 
+#include "ops/square_units.hpp"
+
 namespace llamesh::train {
 
 /// Times for one axis, in seconds: in its collectives (on CPUs), and with the compute stream
@@ -29,9 +31,11 @@ struct StepSample {
 
 /// A rank's part of a step's record, which the ranks exchange: trivially copyable.
 struct StepPart {
-  double loss = 0;          ///< sum over its tokens
-  double squared_norm = 0;  ///< over its gradient shards
-  bool broken = false;      ///< a collective was aborted: the two above are invalid
+  double loss = 0;  ///< sum over its tokens
+  // The squares over its gradient shards: in one of these (GradientNorm).
+  double squared_norm = 0;
+  ops::SquareUnits square_units = {};
+  bool broken = false;  ///< a collective was aborted: loss and norm are invalid
   std::int64_t request = 0;
   std::int64_t difference = 0;  ///< ReplayCheck::difference()
   StepSample measured{};

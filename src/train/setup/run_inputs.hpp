@@ -33,6 +33,15 @@ inline EnumNames<OnNonfinite> enum_names(OnNonfinite) {
   return {{{"stop", OnNonfinite::stop}, {"skip", OnNonfinite::skip}}};
 }
 
+/// Which launches of a run have the same bits (docs/reproducibility.md).
+enum class Reproducible : std::uint8_t {
+  launch,  ///< those with the same mesh, micro-batches and threads
+  mesh,    ///< also those with others: sums have one order, whoever adds them
+};
+inline EnumNames<Reproducible> enum_names(Reproducible) {
+  return {{{"launch", Reproducible::launch}, {"mesh", Reproducible::mesh}}};
+}
+
 /// Options under the inputs' `train.early_stop:` key (ValidationRecord).
 struct EarlyStopOptions {
   std::int64_t patience = 0;  ///< evaluations without an improvement that end the run; 0: never
@@ -49,6 +58,7 @@ struct TrainOptions {
   EarlyStopOptions early_stop;
   int threads = 0;  ///< per rank; 0: the available cores, divided among the machine's ranks
   OnNonfinite on_nonfinite = OnNonfinite::stop;
+  Reproducible reproducible = Reproducible::launch;
   int gemm_sm_count_target = 0;  ///< SMs that GEMMs target on a GPU; 0: all
   std::string gemm_table;        ///< for ops::use_gemm_table(); empty: the library's own choices
   model::TrainedOptions trained;

@@ -24,6 +24,7 @@
 #include "optim/optimizer.hpp"
 #include "sharding/compile_spec.hpp"
 #include "sharding/tensor_placements.hpp"
+#include "train/setup/mesh_reproducible.hpp"
 #include "train/setup/profiled_steps.hpp"
 #include "train/setup/walltime.hpp"
 
@@ -241,7 +242,8 @@ data::BatchPartition Setup::batch_partition(int rank) const {
           .micro_batch = inputs.train.micro_batch,
           .global_batch = inputs.train.global_batch,
           .rank = mesh.rank_in_group(batch, rank),
-          .ranks = mesh.group_size(batch)};
+          .ranks = mesh.group_size(batch),
+          .neighbors = neighbors};
 }
 
 data::ValidationData Setup::validation_data(const data::TokenStream& tokens, int rank) const {
@@ -291,6 +293,10 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
   setup.mesh = sharding::make_mesh(in.sharding.strategy, in.sharding.reshard_after_forward, in.mesh,
                                    setup.topology, *setup.table);
   setup.micro_batches = micro_batches_of(in.train, setup.mesh.group_size(setup.mesh.batch_axes()));
+  if (setup.is_mesh_reproducible()) {
+    check_mesh_reproducible(in, setup.mesh);
+    setup.micro_batches *= std::exchange(in.train.micro_batch, 1);
+  }
   setup.pipeline = {.stages = setup.mesh.group_size(setup.mesh.pipeline()),
                     .chunks = in.pipeline.chunks,
                     .micro_batches = static_cast<int>(setup.micro_batches)};
@@ -309,6 +315,7 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
   auto units = sharding::make_units(*setup.table, in.sharding.wrap, setup.mesh, placements);
   setup.layout = std::make_unique<const sharding::ShardLayout>(*setup.table, std::move(units),
                                                                setup.mesh, std::move(placements));
+  if (setup.is_mesh_reproducible()) setup.neighbors = ranks_that_reduce_first(in, *setup.layout);
   optim::check(in.optimizer, *setup.layout, in.sharding.offload);
   if (in.train.epochs == 0) check_schedule(in);
   profiled_steps(in.profile);
@@ -327,6 +334,8 @@ Setup make_setup(const comm::Communicator& world, const Inputs& inputs) {
   comm::agree(world, [&] {
     setup = plan_setup(inputs, std::move(setup.topology));
     auto& in = setup.inputs;
+    validate(!setup.is_mesh_reproducible() || device::kind() == device::Kind::cpu,
+             "train.reproducible is mesh, which GPUs do not know yet; use launch");
     if (in.sharding.spec) sharding::check_implemented(*setup.layout, in.tensor.residual);
     if (world.rank() == 0) {
       refuse_stale_end_time();

@@ -46,8 +46,10 @@ struct Setup {
       table;  ///< at a fixed address, since layout borrows it
   std::unique_ptr<const sharding::ShardLayout> layout;
   std::int64_t micro_batches = 1;  ///< per rank and optimizer step
-  PipelineShape pipeline;          ///< one stage without a pipeline axis
-  std::string pipeline_warning;    ///< log line if stages mostly wait; empty if there is none
+  /// Neighboring data ranks that read neighboring sequences (data::BatchPartition); 0: all.
+  int neighbors = 0;
+  PipelineShape pipeline;        ///< one stage without a pipeline axis
+  std::string pipeline_warning;  ///< log line if stages mostly wait; empty if there is none
   /// Layers of each chunk of the model, over all pipeline stages; one chunk without those.
   std::vector<model::LayerRange> chunks;
   /// Returns the stage of a rank.
@@ -60,6 +62,8 @@ struct Setup {
   std::int64_t row_length() const {
     return inputs.data.sequence_length / mesh.group_size(mesh.context());
   }
+  /// Returns true if the run has the same bits on every mesh.
+  bool is_mesh_reproducible() const { return inputs.train.reproducible == Reproducible::mesh; }
   /// Returns which sequences of a step rank `rank` reads.
   data::BatchPartition batch_partition(int rank) const;
   /// Returns the part of a validation set that the run evaluates, as rank `rank` reads it. Borrows

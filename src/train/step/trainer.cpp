@@ -25,10 +25,11 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
       loss_ranks_(setup.loss_ranks(world.rank())),
       engine_(setup, mesh),
       feed_(world, setup, mesh, *engine_.context),
+      norm_(world, setup, engine_.state),
       meter_(world, setup, mesh, engine_, threads_),
       observers_(world, setup, engine_) {
   const Inputs& in = setup.inputs;
-  choose_bf16_products(world, in.precision.parameters);
+  choose_bf16_products(world, in.precision.parameters, in.train.reproducible);
   ops::use_gemm_sm_count_target(in.train.gemm_sm_count_target);
   meter_.plan_memory();
   if (in.debug.contract || std::getenv("LLAMESH_DEBUG_CONTRACT") != nullptr)
@@ -122,7 +123,8 @@ std::vector<StepPart> Trainer::run_passes(StepRecord& record, double divisor,
 /// All-gathers each rank's part of the record, in one collective. No rank updates its master
 /// weights before it: other ranks' backward passes read those in shared memory.
 std::vector<StepPart> Trainer::exchange(const Request& request) {
-  StepPart mine{.squared_norm = optim::squared_norm_share(engine_.state)};  // waits for the passes
+  StepPart mine;
+  norm_.contribute(mine);  // waits for the passes
   mine.loss = engine_.model.take_loss();
   mine.measured = meter_.sample();
   mine.request = request(mine.measured.seconds);
@@ -135,15 +137,12 @@ std::vector<StepPart> Trainer::exchange(const Request& request) {
   return parts;
 }
 
-/// Sets the record's loss and gradient norm. Both sums are in rank order, so that every rank gets
-/// the same bits.
+/// Sets the record's loss and gradient norm, with the same bits on every rank.
 void Trainer::sum_up(StepRecord& record, const std::vector<StepPart>& parts, double divisor) const {
   double loss = 0;
   for (const int rank : loss_ranks_) loss += parts[static_cast<std::size_t>(rank)].loss;
   record.loss = without_nan_sign(loss / divisor);
-  double squared_norm = 0;
-  for (const auto& part : parts) squared_norm += part.squared_norm;
-  record.grad_norm = without_nan_sign(std::sqrt(squared_norm));
+  record.grad_norm = without_nan_sign(norm_.of(parts));
 }
 
 double Trainer::evaluate(const OnProgress& on_progress, std::size_t set) {

@@ -11,6 +11,7 @@
 #include "train/records/step_record.hpp"
 #include "train/setup/setup.hpp"
 #include "train/step/batch_feed.hpp"
+#include "train/step/gradient_norm.hpp"
 #include "train/step/step_meter.hpp"
 
 namespace llamesh::train {
@@ -92,6 +93,7 @@ class Trainer {
   BatchFeed feed_;
   std::int64_t step_ = 0;    ///< steps done
   std::int64_t tokens_ = 0;  ///< trained on since the start of the run
+  GradientNorm norm_;
   StepMeter meter_;
   StepObservers observers_;
 };

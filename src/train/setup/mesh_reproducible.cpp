@@ -1,0 +1,80 @@
+#include "train/setup/mesh_reproducible.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "core/error.hpp"
+
+namespace llamesh::train {
+namespace {
+
+constexpr const char* key = "train.reproducible is mesh";
+
+void check_power_of_two(std::string_view name, std::int64_t value) {
+  const auto bits = static_cast<std::uint64_t>(value);
+  validate(std::has_single_bit(bits),
+           "{}, which adds up powers of two, but {} is {}; use {} or {}, or "
+           "train.reproducible=launch",
+           key, name, value, std::bit_floor(bits), std::bit_ceil(bits));
+}
+
+}  // namespace
+
+void check_mesh_reproducible(const Inputs& in, const comm::ParallelDims& mesh) {
+  for (const auto* name : {"tensor", "context", "expert"}) {
+    const int size = mesh.group_size(mesh.named({name}));
+    validate(size == 1,
+             "{}, which knows no mesh.axes.{} yet, and that is {}; set it to 1, or use "
+             "train.reproducible=launch",
+             key, name, size);
+  }
+  check_power_of_two("mesh.axes.replicate", mesh.group_size(mesh.named({"replicate"})));
+  check_power_of_two("mesh.axes.shard", mesh.group_size(mesh.named({"shard"})));
+  check_power_of_two("train.global_batch", in.train.global_batch);
+  validate(in.precision.reduce == DType::f32,
+           "{}, which adds up in fp32, but precision.reduce is bf16; use fp32", key);
+  validate(in.evaluate.batches == 0,
+           "{}, but evaluate.batches counts batches of each rank, so another mesh would evaluate "
+           "other sequences; use evaluate.sequences",
+           key);
+  validate(in.model.num_experts == 0 || !in.model.output_router_logits ||
+               in.model.router_aux_loss_coef == 0,
+           "{}, but model.output_router_logits adds a loss on the tokens that all ranks have at a "
+           "time; set it to false",
+           key);
+  validate(
+      mesh.group_size(mesh.pipeline()) == 1 || !in.model.tie_word_embeddings,
+      "{}, but with mesh.axes.pipeline {} the tied embedding's two gradients are summed on two "
+      "stages; use mesh.axes.pipeline=1, or untie it (model.tie_word_embeddings=false)",
+      key, mesh.group_size(mesh.pipeline()));
+}
+
+int ranks_that_reduce_first(const Inputs& in, const sharding::ShardLayout& layout) {
+  const auto& mesh = layout.dims();
+  if (in.sharding.reduce == sharding::Reduce::last) return 1;
+  std::optional<comm::AxisSet> sharded;
+  for (const auto& unit : layout.units()) {
+    if (unit.frozen || unit.fp32) continue;  // fp32: biases of routers, without gradients
+    const auto axes = mesh.without_ones(unit.sharded & mesh.batch_axes());
+    validate(
+        !sharded || *sharded == axes,
+        "{}, but sharding.spec shards some weights along '{}' and others along '{}'; shard all "
+        "along the same axes, or set sharding.reduce=last",
+        key, comm::to_string(*sharded, mesh), comm::to_string(axes, mesh));
+    sharded = axes;
+  }
+  if (!sharded) return 0;
+  const int ranks = mesh.group_size(*sharded);
+  const auto batch = mesh.batch_axes();
+  const auto group = mesh.group(*sharded, 0);
+  validate(mesh.rank_in_group(batch, group.back()) == ranks - 1,
+           "{}, but the weights are sharded along '{}' and not along the innermost axes; set "
+           "sharding.reduce=last",
+           key, comm::to_string(*sharded, mesh));
+  return ranks;
+}
+
+}  // namespace llamesh::train

@@ -1,0 +1,19 @@
+#pragma once
+
+#include "comm/mesh/parallel_dims.hpp"
+#include "sharding/shard_layout.hpp"
+#include "train/setup/run_inputs.hpp"
+
+/// What train.reproducible: mesh asks of a run. The gradients of a step's sequences add up as a
+/// balanced binary tree over their numbers: over the ranks of a shard group, over micro-batches and
+/// over replicas, each of which has a power of two of neighboring sequences.
+namespace llamesh::train {
+
+/// Throws a user error that names what has no fixed order yet. `in` has the resolved global batch.
+void check_mesh_reproducible(const Inputs& in, const comm::ParallelDims& mesh);
+
+/// Returns how many neighboring data ranks have neighboring sequences: those that a gradient is
+/// summed over before its micro-batches are. Throws a user error if units differ in that.
+int ranks_that_reduce_first(const Inputs& in, const sharding::ShardLayout& layout);
+
+}  // namespace llamesh::train

@@ -1,0 +1,38 @@
+#include "train/step/gradient_norm.hpp"
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#include "optim/optimizer.hpp"
+
+namespace llamesh::train {
+
+void GradientNorm::contribute(StepPart& mine) {
+  if (!setup_.is_mesh_reproducible()) {
+    mine.squared_norm = optim::squared_norm_share(state_);
+    return;
+  }
+  // Magnitudes are ordered as their bits; those of a NaN are above all others.
+  const auto bits = std::bit_cast<std::uint32_t>(optim::largest_gradient(state_)) & 0x7FFFFFFFU;
+  const auto largest = std::bit_cast<float>(static_cast<std::uint32_t>(
+      world_.max(static_cast<std::int64_t>(bits), "the largest gradient of the step")));
+  if (!std::isfinite(largest)) {
+    mine.squared_norm = largest;
+    return;
+  }
+  exponent_ = ops::SquareUnits::exponent_above(largest);
+  mine.square_units = optim::square_units_share(state_, exponent_);
+}
+
+double GradientNorm::of(std::span<const StepPart> parts) const {
+  double squared = 0;
+  ops::SquareUnits units;
+  for (const auto& part : parts) {
+    squared += part.squared_norm;
+    units += part.square_units;
+  }
+  return std::sqrt(squared + units.value(exponent_));
+}
+
+}  // namespace llamesh::train

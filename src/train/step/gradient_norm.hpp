@@ -1,0 +1,33 @@
+#pragma once
+
+#include <span>
+
+#include "comm/mpi/communicator.hpp"
+#include "sharding/sharded_state.hpp"
+#include "train/records/step_part.hpp"
+#include "train/setup/setup.hpp"
+
+namespace llamesh::train {
+
+/// The norm of a step's gradient, from each rank's part of it.
+class GradientNorm {
+ public:
+  /// Borrows the arguments.
+  GradientNorm(const comm::Communicator& world, const Setup& setup,
+               const sharding::ShardedState& state)
+      : world_(world), setup_(setup), state_(state) {}
+
+  /// Sets this rank's share in its part of the record; waits for the passes. Collective if the run
+  /// has the same bits on every mesh.
+  void contribute(StepPart& mine);
+  /// Returns the norm, with the same bits on every rank.
+  double of(std::span<const StepPart> parts) const;
+
+ private:
+  const comm::Communicator& world_;
+  const Setup& setup_;
+  const sharding::ShardedState& state_;
+  int exponent_ = 0;  ///< of the squares' units
+};
+
+}  // namespace llamesh::train

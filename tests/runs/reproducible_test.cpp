@@ -1,0 +1,270 @@
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <random>
+
+#include "optim/optimizer.hpp"
+#include "runs/whole_run.hpp"
+
+// With train.reproducible: mesh, runs on different meshes are compared to the bit.
+
+namespace llamesh::test {
+namespace {
+
+using model::ActivationCheckpointing;
+using sharding::Strategy;
+
+/// A tensor of the state, or a part of one: its elements from `first` on.
+struct Part {
+  std::string name;
+  std::int64_t first;
+  std::vector<float> values;
+};
+
+/// What a run leaves on a rank.
+struct Bits {
+  std::vector<double> losses, norms, validated;
+  std::vector<Part> state;
+};
+
+/// Returns this rank's parts of the masters and moments; of a matrix that is whole on some ranks
+/// and flat-sharded over others, each part is a range of its elements.
+std::vector<Part> state_of(const train::Setup& setup, const sharding::ShardedState& state) {
+  std::vector<Part> all;
+  const auto add = [&](const sharding::ShardedTensor& tensor) {
+    for (std::size_t u = 0; u < setup.layout->units().size(); ++u) {
+      if (!tensor.shards[u]) continue;
+      for (const auto& piece : setup.layout->pieces(u, state.rank())) {
+        const auto& parameter = (*setup.table)[piece.parameter];
+        if (tensor.has != nullptr && !tensor.has(parameter)) continue;
+        std::vector<float> values(static_cast<std::size_t>(piece.count));
+        sharding::download_values(tensor.memory, values, tensor.of(u, piece));
+        all.push_back({parameter.name + ' ' + tensor.name,
+                       setup.layout->range(piece, state.rank()).begin, std::move(values)});
+      }
+    }
+  };
+  add(state.masters());
+  for (const auto& moment : state.moments()) add(moment);
+  return all;
+}
+
+Bits run_for_bits(const comm::Communicator& ranks, const train::Inputs& in) {
+  const auto setup = plan::make_planned_setup(ranks, in);
+  comm::DeviceMesh mesh(ranks, setup.topology, setup.mesh);
+  train::Trainer trainer(ranks, setup, mesh);
+  trainer.start();
+  Bits bits;
+  while (trainer.step() < in.train.steps) {
+    const auto record = trainer.train_step();
+    bits.losses.push_back(record.loss);
+    bits.norms.push_back(record.grad_norm);
+    if (trainer.step() % 3 == 0) bits.validated.push_back(trainer.evaluate());
+  }
+  bits.state = state_of(setup, trainer.state());
+  return bits;
+}
+
+/// Expects each part to have the bits of the same elements on one rank, which has tensors whole.
+void expect_bits_of(const Bits& alone, const Bits& seen) {
+  EXPECT_EQ(seen.losses, alone.losses);
+  EXPECT_EQ(seen.norms, alone.norms);
+  EXPECT_EQ(seen.validated, alone.validated);
+  std::map<std::string, const Part*> whole;
+  for (const auto& part : alone.state) {
+    ASSERT_EQ(part.first, 0) << part.name;
+    whole[part.name] = &part;
+  }
+  for (const auto& part : seen.state) {
+    ASSERT_TRUE(whole.contains(part.name)) << part.name;
+    const auto& expected = whole.at(part.name)->values;
+    ASSERT_LE(part.first + std::ssize(part.values), std::ssize(expected)) << part.name;
+    EXPECT_EQ(std::memcmp(part.values.data(), expected.data() + part.first,
+                          part.values.size() * sizeof(float)),
+              0)
+        << part.name << " from element " << part.first;
+  }
+}
+
+/// A family, small, with four layers.
+model::ModelConfig model_of(const std::string& family) {
+  auto m = small_inputs(TemporaryFolder().path()).model;
+  m.family = family;
+  m.num_hidden_layers = 4;
+  m.vocab_size = 258;
+  if (family == "gpt2") m.num_key_value_heads = 6, m.max_position_embeddings = 64;
+  if (family == "gemma2") m.sliding_window = 5;
+  if (family == "qwen3_moe")
+    m.num_experts = 5, m.num_experts_per_tok = 2, m.moe_intermediate_size = 30,
+    m.router_z_loss_coef = 0.01;
+  if (family == "glm4_moe")
+    m.num_experts = 5, m.num_experts_per_tok = 2, m.router_bias_update_rate = 1e-3,
+    m.moe_intermediate_size = m.shared_expert_intermediate_size = 30, m.first_k_dense_replace = 1;
+  m.tie_word_embeddings = family == "gpt2" || family == "gemma2";
+  return m;
+}
+
+/// What decides the bits.
+struct Recipe {
+  const char* family = "llama";
+  DType parameters = DType::f32;
+  optim::OptimizerName optimizer = optim::OptimizerName::adamw;
+  DType moments = DType::f32;
+  std::optional<model::Lora> lora = std::nullopt;
+  bool document_mask = false;
+};
+
+train::Inputs inputs_of(const Recipe& recipe, const std::filesystem::path& folder) {
+  auto in = inputs_in(folder);
+  in.model = model_of(recipe.family);
+  in.model.lora = recipe.lora;
+  in.precision.parameters = recipe.parameters;
+  in.optimizer.name = recipe.optimizer;
+  in.optimizer.moments = recipe.moments;
+  in.data.sequence_length = 16;
+  in.data.document_mask = recipe.document_mask;
+  in.data.validation = in.data.train;
+  in.evaluate.every_steps = 3;
+  in.evaluate.sequences = 11;
+  in.train.steps = 6;
+  in.train.global_batch = 16;
+  in.train.reproducible = train::Reproducible::mesh;
+  return in;
+}
+
+/// Draws a launch on this many ranks: all that must not change the bits.
+void draw_launch(train::Inputs& in, int ranks, std::mt19937& random) {
+  const auto one_of = [&]<class T>(std::initializer_list<T> values) {
+    return *(values.begin() + static_cast<std::ptrdiff_t>(random() % values.size()));
+  };
+  const bool may_have_stages = !in.model.tie_word_embeddings && !in.model.lora;
+  in.mesh.pipeline = may_have_stages ? std::min(ranks, one_of({1, 1, 2, 4})) : 1;
+  const int left = ranks / in.mesh.pipeline;
+  in.mesh.replicate = std::min(left, one_of({1, 2, 4}));
+  in.mesh.shard = left / in.mesh.replicate;
+  const bool may_cross_nodes = in.mesh.shard == 1 || in.mesh.replicate == 1;
+  if (may_cross_nodes && ranks > 1) in.mesh.ranks_per_node = one_of({0, 1, ranks / 2});
+  in.sharding.strategy = in.mesh.shard == 1 ? Strategy::no_shard
+                         : in.mesh.replicate > 1
+                             ? one_of({Strategy::hybrid_shard, Strategy::hybrid_shard_zero2})
+                             : one_of({Strategy::full_shard, Strategy::shard_grad_op});
+  in.sharding.reduce = one_of({sharding::Reduce::each, sharding::Reduce::last});
+  if (in.mesh.shard > 1)
+    in.sharding.reshard_after_forward =
+        one_of({sharding::ReshardAfterForward::by_strategy, sharding::ReshardAfterForward::yes});
+  in.sharding.wrap.wrap =
+      one_of({sharding::Wrap::layer, sharding::Wrap::size, sharding::Wrap::none});
+  in.sharding.wrap.min_numel = 2500;
+  in.sharding.prefetch = one_of({0, 1, 3});
+  if (in.optimizer.name != optim::OptimizerName::muon)
+    in.sharding.offload =
+        one_of({sharding::Offload::none, sharding::Offload::optimizer, sharding::Offload::all});
+  in.memory.activation_checkpointing =
+      one_of({ActivationCheckpointing::none, ActivationCheckpointing::selective,
+              ActivationCheckpointing::full});
+  if (in.sharding.wrap.wrap == sharding::Wrap::layer && in.mesh.pipeline == 2)
+    in.pipeline.chunks = one_of({1, 2});
+  in.train.micro_batch = one_of({1, 2});
+  in.train.threads = one_of({1, 2, 3});
+}
+
+std::string describe_launch(const Recipe& recipe, const train::Inputs& in) {
+  return fmt::format(
+      "{} {} optimizer {}: pipeline {} x {}, replicate {}, shard {}, {} ranks a node, {}, reduce "
+      "{}, wrap {}, prefetch {}, offload {}, checkpointing {}, micro-batch {}, {} threads",
+      recipe.family, name_of(recipe.parameters), static_cast<int>(recipe.optimizer),
+      in.mesh.pipeline, in.pipeline.chunks, in.mesh.replicate, in.mesh.shard,
+      in.mesh.ranks_per_node, sharding::name_of(in.sharding.strategy),
+      static_cast<int>(in.sharding.reduce), static_cast<int>(in.sharding.wrap.wrap),
+      in.sharding.prefetch, static_cast<int>(in.sharding.offload),
+      static_cast<int>(in.memory.activation_checkpointing), in.train.micro_batch, in.train.threads);
+}
+
+const Recipe recipes[] = {
+    {},
+    {.parameters = DType::bf16, .moments = DType::bf16},
+    {.family = "qwen3_moe", .document_mask = true},
+    {.family = "gpt2", .parameters = DType::bf16},
+    {.optimizer = optim::OptimizerName::muon},
+    {.family = "glm4_moe"},
+    {.lora = model::Lora{.rank = 3, .alpha = 7}},
+    {.family = "gemma2", .optimizer = optim::OptimizerName::sgd},
+    {.family = "apertus", .parameters = DType::bf16},
+    {.family = "qwen3", .document_mask = true},
+};
+
+// With 1, 2, 4 and 8 ranks: 40 launches.
+TEST(MeshReproducible, EveryLaunchHasTheBitsOfOneRank) {
+  std::mt19937 random(static_cast<unsigned>(world().size()));  // NOLINT(cert-msc51-cpp)
+  for (const auto& recipe : recipes) {
+    const SharedFolder folder;
+    auto in = inputs_of(recipe, folder.path());
+    auto plain = in;
+    plain.run.folder += "-alone";
+    const auto alone = run_for_bits(world().split(world().rank(), 0), plain);
+    draw_launch(in, world().size(), random);
+    SCOPED_TRACE(describe_launch(recipe, in));
+    expect_bits_of(alone, run_for_bits(world(), in));
+  }
+}
+
+// Two chunks on a rank route one micro-batch between them.
+TEST(MeshReproducible, InterleavedChunksCountEachTokenOnce) {
+  if (world().size() != 4) GTEST_SKIP() << "needs two stages of two ranks";
+  const SharedFolder folder;
+  auto in = inputs_of({.family = "glm4_moe"}, folder.path());
+  auto plain = in;
+  plain.run.folder += "-alone";
+  const auto alone = run_for_bits(world().split(world().rank(), 0), plain);
+  in.mesh = {.shard = 2, .pipeline = 2};
+  in.sharding.strategy = Strategy::full_shard;
+  in.pipeline.chunks = 2;
+  expect_bits_of(alone, run_for_bits(world(), in));
+}
+
+/// Returns the losses and norms of a run by step.
+std::map<std::int64_t, std::pair<double, double>> recorded(const train::Inputs& in) {
+  std::map<std::int64_t, std::pair<double, double>> steps;
+  std::ifstream file(in.run.folder + "/metrics.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    const auto entry = nlohmann::json::parse(line);
+    if (entry.contains("grad_norm"))
+      steps[entry.at("step")] = {entry.at("loss"), entry.at("grad_norm")};
+  }
+  return steps;
+}
+
+TEST(MeshReproducible, ARunContinuesOnAnotherMeshWithTheSameBits) {
+  const int ranks = world().size();
+  if (ranks == 1) GTEST_SKIP() << "needs another mesh";
+  const SharedFolder folder;
+  auto in = inputs_of({}, folder.path());
+  in.checkpoint.every_steps = 3;
+  in.mesh = {.replicate = 2, .shard = ranks / 2};
+  in.sharding.strategy = ranks > 2 ? Strategy::hybrid_shard : Strategy::no_shard;
+  run_to_the_end(in);
+  auto other = in;
+  other.run.folder += "-other";
+  other.checkpoint.resume = checkpoint_of(in, "03");
+  other.mesh = {.shard = ranks / 2, .pipeline = 2};
+  other.sharding.strategy = Strategy::full_shard;
+  run_to_the_end(other);
+  auto expected = recorded(in);
+  std::erase_if(expected, [](const auto& step) { return step.first <= 3; });
+  EXPECT_EQ(expected.size(), 3U);
+  EXPECT_EQ(recorded(other), expected);
+  const auto config = in.model.resolved();
+  const auto table = parameter_table(config);
+  const auto weights_of = [&](const train::Inputs& run) {
+    const auto at = checkpoint::locate(checkpoint_of(run, "06"));
+    return stored_weights(*checkpoint::open_model(at, config, table), table);
+  };
+  EXPECT_TRUE(weights_of(other) == weights_of(in));
+}
+
+}  // namespace
+}  // namespace llamesh::test
