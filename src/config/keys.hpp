@@ -231,6 +231,7 @@ void all_keys(Io& io, Inputs& in) {
     io.key("contract", in.debug.contract);
     io.key("replica_hash_every", in.debug.replica_hash_every, at_least(0));
     io.key("replay_every", in.debug.replay_every, at_least(0));
+    io.key("state_hash_every", in.debug.state_hash_every, at_least(0));
     io.key("on_mismatch", in.debug.on_mismatch);
   });
   io.section("profile", [&] { io.key("steps", in.profile.steps); });

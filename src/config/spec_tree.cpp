@@ -39,7 +39,7 @@ Node read_spec_file(const std::string& path, const std::string& where) {
 void add_flat(Node& flat, const std::string& name, Node value) {
   if (value.kind == Node::Kind::map) {
     for (auto& [key, below] : value.members)
-      add_flat(flat, name.empty() ? key : name + '.' + key, std::move(below));
+      add_flat(flat, name.empty() ? key : fmt::format("{}.{}", name, key), std::move(below));
     return;
   }
   const Node* earlier = flat.find(name);

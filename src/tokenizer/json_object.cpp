@@ -80,7 +80,7 @@ void JsonObject::only(std::initializer_list<std::string_view> keys) const {
 void JsonObject::refuse_if_set(std::initializer_list<std::string_view> keys) const {
   for (const auto key : keys) {
     const json* member = find(key);
-    const bool unset = member == nullptr || *member == "" || *member == false;
+    const bool unset = member == nullptr || *member == json("") || *member == json(false);
     validate(unset, "{}: '{}: {}' is not supported", where_, key,
              shown(unset ? "" : member->dump(-1, ' ', false, json::error_handler_t::replace)));
   }

@@ -94,13 +94,13 @@ std::uint64_t Tokenizer::vocabulary_hash() const {
 std::string TextStream::push(std::int32_t id) {
   held_ += tokenizer_.visible_bytes(id, spaces_to_drop_);
   const std::size_t whole = held_.size() - unfinished_utf8(held_);
-  const std::string text = replace_invalid_utf8(std::string_view(held_).substr(0, whole));
+  std::string text = replace_invalid_utf8(std::string_view(held_).substr(0, whole));
   held_.erase(0, whole);
   return text;
 }
 
 std::string TextStream::finish() {
-  const std::string text = replace_invalid_utf8(held_);
+  std::string text = replace_invalid_utf8(held_);
   held_.clear();
   return text;
 }

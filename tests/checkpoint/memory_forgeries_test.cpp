@@ -80,7 +80,7 @@ std::vector<Forgery> forgeries() {
   for (const auto& key : required)
     all.push_back(in_text(key + ": there is none", [=](json& text) { text.erase(key); }));
   for (const std::string key : {"mesh", "strategy", "config", "model", "llamesh_version", "data",
-                                "bf16_products", "attention", "validation"})
+                                "bf16_products", "attention", "arithmetic", "validation"})
     for (const auto& value : {json(nullptr), json(1), json::array(), json::object()})
       all.push_back(in_text(key + ": there is ", [=](json& text) { text[key] = value; }));
   return all;

@@ -650,6 +650,20 @@ flipped_bit_of_two() {
   goes_wrong 75 flipped:11 mesh.ranks_per_node=2 debug.replica_hash_every=1
   expect_line "after step 3: rank 0 on $(hostname), rank 2 on $(hostname) hold the same shards along replicate" "no majority"
 }
+# A bit flips in moments that no other rank has. The run does not notice, but one rank that trains the
+# steps again does, and finds the layer.
+flipped_bit_is_found_later() {
+  local options=(train.global_batch=8 train.steps=6 sharding.strategy=full_shard checkpoint.every_steps=2 checkpoint.keep=9)
+  LLAMESH_FAULT="flipped 2 3 5" launch 4 train $tiny train.reproducible=mesh debug.state_hash_every=1 "${options[@]}"
+  [[ $code == 0 ]] || bad "the run does not end"
+  program=${program%/*}/../src/llamesh
+  launch 1 replay runs/tiny --step 3 --until 6
+  expect_end 1
+  grep -qE "^step 3 differs: .* not the weights or moments after it in model.layers.[0-9]$" out || bad "it says: $(cat out)"
+  launch 2 replay runs/tiny --step 5 --until 6  # from a checkpoint after the fault
+  expect_end 0
+  grep -qx "equal: steps 5 to 6 in loss and gradient norm, 2 of them in the hashes of the state" out || bad "it says: $(cat out)"
+}
 # A rank computes a wrong gradient for a unit without replicas.
 wrong_gradient() {
   local options=(sharding.strategy=full_shard mesh.ranks_per_node=2 debug.replay_every=3)

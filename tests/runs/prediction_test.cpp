@@ -300,6 +300,32 @@ INSTANTIATE_TEST_SUITE_P(
                      testing::Values(Offload::none, Offload::all),
                      testing::Values(DType::f32, DType::bf16)));
 
+using ReproducibleCase = std::tuple<Strategy, sharding::Reduce, sharding::Offload>;
+class MeshReproduciblePredicted : public testing::TestWithParam<ReproducibleCase> {};
+
+// Partial sums of micro-batches take memory, and each thread's part of a product scratch.
+TEST_P(MeshReproduciblePredicted, TakesWhatIsPlanned) {
+  const auto [strategy, reduce, offload] = GetParam();
+  const TemporaryFolder folder;
+  auto in = predicted_inputs(folder);
+  in.sharding.strategy = strategy;
+  in.sharding.reduce = reduce;
+  in.sharding.offload = offload;
+  in.mesh.ranks_per_node = world().size() / 2;
+  in.train.micro_batch = 2;
+  in.train.global_batch = 8 * world().size();
+  in.train.threads = 2;
+  in.train.reproducible = train::Reproducible::mesh;
+  expect_as_planned(in);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Prediction, MeshReproduciblePredicted,
+    testing::Combine(testing::Values(Strategy::full_shard, Strategy::no_shard,
+                                     Strategy::hybrid_shard),
+                     testing::Values(sharding::Reduce::each, sharding::Reduce::last),
+                     testing::Values(sharding::Offload::none, sharding::Offload::all)));
+
 using PlannedPipeline = std::tuple<int, int, ActivationCheckpointing, DType>;
 class PipelinePredicted : public testing::TestWithParam<PlannedPipeline> {};
 

@@ -1,9 +1,8 @@
 #include "app/program/output_file.hpp"
 
-#include <stdlib.h>
-
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "core/file.hpp"

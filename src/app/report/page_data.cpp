@@ -37,7 +37,7 @@ class Numbers {
   template <class T>
   void add(const std::string& key, const std::map<std::string, T>& by_axis) const {
     if (!with_parts_) return;
-    for (const auto& [axis, value] : by_axis) add(key + '.' + axis, value);
+    for (const auto& [axis, value] : by_axis) add(fmt::format("{}.{}", key, axis), value);
   }
   void add(const std::string& key, const std::optional<train::ExpertBalance>& experts) const {
     if (!with_parts_ || !experts) return;

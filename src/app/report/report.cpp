@@ -76,9 +76,9 @@ fs::path write_report(const std::vector<std::string>& run_folders, const std::st
   validate(run_folders.size() <= max_runs, "{} runs are too many for one report; give at most {}",
            run_folders.size(), max_runs);
   const bool one = run_folders.size() == 1;
-  const fs::path path = !file.empty() ? fs::path(file)
-                        : one         ? fs::path(run_folders.front()) / "report.html"
-                                      : fs::path("comparison.html");
+  fs::path path = !file.empty() ? fs::path(file)
+                  : one         ? fs::path(run_folders.front()) / "report.html"
+                                : fs::path("comparison.html");
   const auto names = names_of(run_folders);
   std::vector<ReportedRun> runs;
   for (std::size_t i = 0; i < run_folders.size(); ++i)

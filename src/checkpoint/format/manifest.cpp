@@ -71,12 +71,12 @@ DatasetEntry dataset_from(const json& from) {
 }
 
 json to_json(const TrainState& p) {
-  json to = {{"step", p.step},          {"tokens", p.tokens},
-             {"seed", p.seed},          {"mesh", p.mesh},
-             {"strategy", p.strategy},  {"config", p.config},
-             {"model", p.model_config}, {"llamesh_version", p.llamesh_version},
-             {"data", p.data},          {"bf16_products", p.bf16_products},
-             {"attention", p.attention}};
+  json to = {{"step", p.step},           {"tokens", p.tokens},
+             {"seed", p.seed},           {"mesh", p.mesh},
+             {"strategy", p.strategy},   {"config", p.config},
+             {"model", p.model_config},  {"llamesh_version", p.llamesh_version},
+             {"data", p.data},           {"bf16_products", p.bf16_products},
+             {"attention", p.attention}, {"arithmetic", p.arithmetic}};
   if (p.base) to["base"] = {{"path", p.base->path}, {"hash", to_hex(p.base->hash)}};
   if (!p.validation.empty()) to["validation"] = p.validation;
   return to;
@@ -125,6 +125,7 @@ TrainState progress_from(const json& from) {
   p.data = text_if_any("data");  // absent in early checkpoints
   p.bf16_products = text_if_any("bf16_products");
   p.attention = text_if_any("attention");
+  p.arithmetic = text_if_any("arithmetic");
   if (from.contains("base")) p.base = field(from, "base", base_from);
   p.validation = text_if_any("validation");
   return p;

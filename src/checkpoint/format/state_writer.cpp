@@ -36,6 +36,7 @@ void write_attributes(h5::File& file, const Manifest& manifest) {
   file.create_attribute("data", progress.data);
   file.create_attribute("bf16_products", progress.bf16_products);
   file.create_attribute("attention", progress.attention);
+  file.create_attribute("arithmetic", progress.arithmetic);
   if (!progress.base) return;
   file.create_attribute("base_model", progress.base->path);
   file.create_attribute("base_hash", to_hex(progress.base->hash));

@@ -264,9 +264,8 @@ TrainState MemorySnapshot::progress() const {
   const auto valid = header();
   expects(valid.has_value(), "{} is not a valid snapshot", path_.string());
   const auto hashes = segment_hashes();
-  const auto progress =
-      parse_train_state({reinterpret_cast<const char*>(hashes.data() + hashes.size()),
-                         static_cast<std::size_t>(valid->json_bytes)});
+  auto progress = parse_train_state({reinterpret_cast<const char*>(hashes.data() + hashes.size()),
+                                     static_cast<std::size_t>(valid->json_bytes)});
   if (progress.step != valid->step)
     fail(ExitCode::io_failure, "its header says step {}, its JSON step {}", valid->step,
          progress.step);

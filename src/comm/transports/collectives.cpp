@@ -75,7 +75,7 @@ device::Event Collectives::submit(const CollectiveCall& call, std::int64_t bytes
   return stream_.record();
 }
 
-device::Event Collectives::all_gather(Tensor whole, Tensor mine, device::Event after) {
+device::Event Collectives::all_gather(Tensor whole, Tensor mine, const device::Event& after) {
   expects(whole.dense() && mine.dense(), "all_gather needs dense tensors");
   expects(whole.numel() == mine.numel() * size_, "all_gather of {} elements from {} ranks into {}",
           mine.numel(), size_, whole.numel());
@@ -84,7 +84,7 @@ device::Event Collectives::all_gather(Tensor whole, Tensor mine, device::Event a
 }
 
 device::Event Collectives::reduce_scatter(Tensor mine, Tensor parts, Accumulate accumulate,
-                                          device::Event after) {
+                                          const device::Event& after) {
   expects(mine.dense() && parts.dense(), "reduce_scatter needs dense tensors");
   expects(parts.numel() == mine.numel() * size_,
           "reduce_scatter of {} elements over {} ranks into {}", parts.numel(), size_,
@@ -104,7 +104,7 @@ device::Event Collectives::reduce_scatter(Tensor mine, Tensor parts, Accumulate 
                 });
 }
 
-device::Event Collectives::all_reduce(Tensor sum, Tensor data, device::Event after) {
+device::Event Collectives::all_reduce(Tensor sum, Tensor data, const device::Event& after) {
   expects(sum.dense() && data.dense(), "all_reduce needs dense tensors");
   expects(sum.numel() == data.numel() && sum.dtype() == data.dtype() && sum.dtype() != DType::i32,
           "all_reduce sums as many elements of fp32 or bf16 as it has, not {} of {} into {} of {}",
@@ -113,11 +113,11 @@ device::Event Collectives::all_reduce(Tensor sum, Tensor data, device::Event aft
                 [=, this](const CollectiveCall& call) { move_all_reduce(call, sum, data); });
 }
 
-device::Event Collectives::all_reduce(Tensor data, device::Event after) {
-  return all_reduce(data, data, std::move(after));
+device::Event Collectives::all_reduce(Tensor data, const device::Event& after) {
+  return all_reduce(data, data, after);
 }
 
-device::Event Collectives::broadcast(Tensor data, int root, device::Event after) {
+device::Event Collectives::broadcast(Tensor data, int root, const device::Event& after) {
   expects(data.dense(), "broadcast needs a dense tensor");
   expects(root >= 0 && root < size_, "broadcast from rank {} of {}", root, size_);
   auto call = call_of("broadcast", data);
@@ -141,7 +141,7 @@ device::Event Collectives::submit_parts(CollectiveCall call, PeerParts received,
                     const CollectiveCall& one) { move_parts(one, received, sent); });
 }
 
-device::Event Collectives::all_to_all(Tensor received, Tensor sent, device::Event after) {
+device::Event Collectives::all_to_all(Tensor received, Tensor sent, const device::Event& after) {
   expects(sent.numel() % size_ == 0 && received.numel() == sent.numel(),
           "all_to_all of {} elements over {} ranks into {}", sent.numel(), size_, received.numel());
   return submit_parts(call_of("all-to-all", sent), {received, size_}, {sent, size_}, after);
@@ -150,7 +150,7 @@ device::Event Collectives::all_to_all(Tensor received, Tensor sent, device::Even
 device::Event Collectives::all_to_all(Tensor received,
                                       std::span<const std::int64_t> received_counts, Tensor sent,
                                       std::span<const std::int64_t> sent_counts,
-                                      device::Event after) {
+                                      const device::Event& after) {
   for (const auto& [tensor, counts] :
        {std::pair(received, received_counts), std::pair(sent, sent_counts)})
     expects(std::ssize(counts) == size_ &&
@@ -164,7 +164,7 @@ device::Event Collectives::all_to_all(Tensor received,
 }
 
 device::Event Collectives::send_recv(Tensor received, int from, Tensor sent, int to,
-                                     device::Event after) {
+                                     const device::Event& after) {
   for (const auto& [tensor, peer] : {std::pair(received, from), std::pair(sent, to)})
     expects(peer == CollectiveCall::none ? tensor.numel() == 0 : peer >= 0 && peer < size_,
             "send_recv of {} elements with rank {} of {}", tensor.numel(), peer, size_);

@@ -58,27 +58,27 @@ class Collectives {
   /// Sets whole[r * n, (r + 1) * n) to rank r's `mine` (n elements), cast to whole's dtype, for all
   /// r. `mine` may be its own range in `whole`. Other ranks may read the old contents of `whole`
   /// until their `after` is complete.
-  device::Event all_gather(Tensor whole, Tensor mine, device::Event after);
+  device::Event all_gather(Tensor whole, Tensor mine, const device::Event& after);
 
   /// Sets or adds to mine (n) the sum over ranks q of q's parts[r * n, (r + 1) * n), with r this
   /// rank. `parts` is fp32 or bf16, summed in fp32 in a fixed order; `mine` is fp32, or bf16 like
   /// parts when not accumulating. If size() is 1, `mine` may be `parts` itself. Consumes `parts`:
   /// its contents after the event are undefined.
   device::Event reduce_scatter(Tensor mine, Tensor parts, Accumulate accumulate,
-                               device::Event after);
+                               const device::Event& after);
 
   /// Sets sum to the sum over all ranks' data, bit-identical on all of them. Both are fp32 or both
   /// bf16, summed in fp32 in a fixed order. `sum` may be `data`. Consumes `data`.
-  device::Event all_reduce(Tensor sum, Tensor data, device::Event after);
+  device::Event all_reduce(Tensor sum, Tensor data, const device::Event& after);
   /// The same in place.
-  device::Event all_reduce(Tensor data, device::Event after);
+  device::Event all_reduce(Tensor data, const device::Event& after);
 
   /// Sets data to root's data.
-  device::Event broadcast(Tensor data, int root, device::Event after);
+  device::Event broadcast(Tensor data, int root, const device::Event& after);
 
   /// Sets received[q * n, (q + 1) * n) to rank q's sent[r * n, (r + 1) * n), with r this rank, for
   /// all q. Both tensors have size() * n elements and the same dtype, and do not overlap.
-  device::Event all_to_all(Tensor received, Tensor sent, device::Event after);
+  device::Event all_to_all(Tensor received, Tensor sent, const device::Event& after);
 
   /// The same with unequal parts, in rank order and without gaps: sent_counts[q] elements go to
   /// rank q, received_counts[q] come from it. On CPUs, and on GPUs with keep_fingerprint(), a
@@ -86,13 +86,14 @@ class Collectives {
   /// sent_counts[r]; the other ranks are not disturbed.
   device::Event all_to_all(Tensor received, std::span<const std::int64_t> received_counts,
                            Tensor sent, std::span<const std::int64_t> sent_counts,
-                           device::Event after);
+                           const device::Event& after);
 
   /// Sends `sent` to rank `to` and sets `received` to what rank `from` sends here. Every rank calls
   /// it; one without such a peer passes CollectiveCall::none and an empty tensor. The dtype is the
   /// same on all ranks. Sizes may differ between pairs; wrong ones are reported as in all_to_all,
   /// on GPUs only by a rank that both sends and receives.
-  device::Event send_recv(Tensor received, int from, Tensor sent, int to, device::Event after);
+  device::Event send_recv(Tensor received, int from, Tensor sent, int to,
+                          const device::Event& after);
 
   /// Returns false if any of its collectives was aborted. On a GPU whose link or peer broke,
   /// aborted collectives complete normally but leave garbage in their tensors.

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
-#include <iterator>
 #include <numeric>
 #include <span>
 
@@ -87,30 +86,34 @@ std::int32_t largest_bits_of(const float* x, std::int64_t n) {
   return largest;
 }
 
+/// Eight doubles, and the eight floats that they come from.
+using Doubles = double __attribute__((vector_size(64)));
+using Floats = float __attribute__((vector_size(32)));
+
 /// Returns the squares of at most reduction_block numbers. All sums are exact, in any order.
-SquareUnits units_of(const float* x, std::int64_t n, double scale) {
-  constexpr std::int64_t lanes = 16;
-  constexpr double to_integer = 0x1.8p52;  // added and subtracted, it rounds to an integer
-  constexpr double unit = 1 << SquareUnits::bits;
-  double total[3][lanes] = {};
-  const auto add = [&](std::int64_t lane, float value) {
-    const double v = value * scale;
-    double rest = v * v;
-    for (auto& level : total) {
-      rest *= unit;
-      const double whole = (rest + to_integer) - to_integer;
-      level[lane] += whole;
-      rest -= whole;
-    }
+SquareUnits units_of(const float* x, std::int64_t n, int exponent) {
+  constexpr std::int64_t lanes = 8;
+  const auto [large, small] = SquareUnits::sizes(exponent);
+  // Added and subtracted, these round to multiples of a unit.
+  const double to_large = 0x1.8p52 * large, to_small = 0x1.8p52 * small;
+  Doubles large_sum{}, small_sum{};
+  const auto add = [&](const float* from, std::int64_t count) {
+    Floats values{};
+    std::memcpy(&values, from, static_cast<std::size_t>(count) * sizeof(float));
+    const auto v = __builtin_convertvector(values, Doubles);
+    const auto square = v * v;
+    const auto whole = (square + to_large) - to_large;
+    large_sum += whole;
+    small_sum += ((square - whole) + to_small) - to_small;
   };
   std::int64_t i = 0;
-  for (; i + lanes <= n; i += lanes)
-    for (std::int64_t j = 0; j < lanes; ++j) add(j, x[i + j]);
-  for (; i < n; ++i) add(0, x[i]);
+  for (; i + lanes <= n; i += lanes) add(x + i, lanes);
+  if (i < n) add(x + i, n - i);
   SquareUnits sum;
-  for (std::size_t level = 0; level < sum.units.size(); ++level)
-    sum.units[level] = static_cast<std::int64_t>(
-        std::accumulate(std::begin(total[level]), std::end(total[level]), 0.0));
+  for (std::int64_t lane = 0; lane < lanes; ++lane) {
+    sum.large += static_cast<std::int64_t>(large_sum[lane] / large);
+    sum.small += static_cast<std::int64_t>(small_sum[lane] / small);
+  }
   return sum;
 }
 
@@ -177,9 +180,7 @@ float largest_magnitude(Stream& stream, Tensor x) {
 SquareUnits square_units(Stream& stream, Tensor x, int exponent) {
   return reduce<SquareUnits>(
       stream, x,
-      [scale = std::ldexp(1.0, -exponent)](const float* from, std::int64_t n) {
-        return units_of(from, n, scale);
-      },
+      [exponent](const float* from, std::int64_t n) { return units_of(from, n, exponent); },
       [](SquareUnits sum, const SquareUnits& part) { return sum += part; });
 }
 

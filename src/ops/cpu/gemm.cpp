@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstring>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <optional>
 #include <set>
@@ -232,84 +233,112 @@ std::optional<OneThread> one_thread_if_independent() {
   return thread_independent_products() ? std::make_optional<OneThread>() : std::nullopt;
 }
 
-/// Division of c into equal blocks: one that oneDNN divides among all threads, or, if the bits must
-/// not depend on their number, up to 16 of at least 128 x 128 for a thread each. A ragged number of
-/// rows stays whole.
+/// Division of c into blocks of rows: one that oneDNN divides among all threads, or, if the bits
+/// must not depend on their number, up to 16 of at least 128 rows, for a thread each. Columns stay
+/// whole: oneDNN has its fast kernels only for results without gaps between their rows. A ragged
+/// number of rows is not divided.
 class Blocks {
  public:
   Blocks(const Operands& whole, Ragged ragged) : whole_(whole) {
-    if (!thread_independent_products()) return;
-    constexpr std::int64_t enough = 16, shortest = 128;
-    while (rows_ * cols_ < enough) {
-      const auto height = ragged.size == Ragged::Size::m ? 0 : whole.c.rows / rows_;
-      const auto width = whole.c.cols / cols_;
-      if (std::max(height, width) < 2 * shortest) break;
-      (height > width ? rows_ : cols_) *= 2;
-    }
+    if (!thread_independent_products() || ragged.size == Ragged::Size::m) return;
+    constexpr std::int64_t max_count = 16, min_rows = 128;
+    while (count_ < max_count && whole.c.rows / count_ >= 2 * min_rows) count_ *= 2;
   }
 
-  std::int64_t count() const { return rows_ * cols_; }
+  std::int64_t count() const { return count_; }
   /// Returns how many of `threads` have blocks to themselves; 1 if all work on the only block.
   std::int64_t teams(std::int64_t threads) const { return std::min(threads, count()); }
   Operands operator[](std::int64_t i) const {
     const auto& [c, a, b] = whole_;
-    const auto [row, height] = part(c.rows, i / cols_, rows_);
-    const auto [col, width] = part(c.cols, i % cols_, cols_);
-    return {c.part(row, height, col, width), a.part(row, height, 0, a.cols),
-            b.part(0, b.rows, col, width)};
+    const auto first = c.rows * i / count_, rows = c.rows * (i + 1) / count_ - first;
+    return {c.row_range(first, rows), a.row_range(first, rows), b};
   }
+  /// Returns true if the blocks of a transposed a have gaps, which they have not as copies.
+  bool copies_a() const { return count_ > 1 && whole_.a.col_stride != 1; }
 
  private:
-  /// Returns the first of part `i`, and how many it has.
-  static std::pair<std::int64_t, std::int64_t> part(std::int64_t size, std::int64_t i,
-                                                    std::int64_t parts) {
-    const auto first = size * i / parts;
-    return {first, size * (i + 1) / parts - first};
-  }
-
   Operands whole_;
-  std::int64_t rows_ = 1, cols_ = 1;
+  std::int64_t count_ = 1;
 };
 
-/// Returns the largest scratch of a block's matmul.
-std::int64_t block_scratch(const Blocks& blocks, Accumulate accumulate, Ragged ragged) {
-  std::int64_t largest = 0;
-  std::set<std::pair<std::int64_t, std::int64_t>> seen;
-  for (std::int64_t i = 0; i < blocks.count(); ++i) {
-    const auto block = blocks[i];
-    if (!seen.emplace(block.c.rows, block.c.cols).second) continue;
-    const auto packed = packing_of(block, ragged);
-    const auto described = describe_matmul(with_size(block, ragged, any_size), accumulate, packed);
-    largest = std::max(largest, Space(described, packed).total());
-  }
-  return largest;
+/// Returns a transposed matrix without gaps at `data`.
+Matrix without_gaps(Matrix transposed, std::byte* data) {
+  transposed.data = data;
+  transposed.col_stride = transposed.rows;
+  return transposed;
 }
+
+/// Returns its bytes, in whole cache lines.
+std::int64_t bytes_without_gaps(const Matrix& m) {
+  return (m.rows * m.cols * size_of(m.dtype) + 63) / 64 * 64;
+}
+
+/// Copies a transposed matrix to one without gaps.
+void copy_transposed(const Matrix& to, const Matrix& from) {
+  const auto bytes = size_of(from.dtype);
+  for (std::int64_t col = 0; col < from.cols; ++col)
+    std::memcpy(static_cast<std::byte*>(to.data) + col * to.col_stride * bytes,
+                static_cast<const std::byte*>(from.data) + col * from.col_stride * bytes,
+                static_cast<std::size_t>(from.rows * bytes));
+}
+
+/// Returns a block's operands as its matmul sees them: a transposed a copied to `space`, if it must
+/// be.
+Operands prepared(const Blocks& blocks, std::int64_t i, std::byte* space) {
+  auto block = blocks[i];
+  if (blocks.copies_a()) block.a = without_gaps(block.a, space);
+  return block;
+}
+
+/// Scratch bytes of one team: the copied a, then its matmul's.
+struct TeamScratch {
+  std::int64_t copied_a = 0, matmul = 0;
+  std::int64_t total() const { return copied_a + (matmul + 63) / 64 * 64; }
+
+  TeamScratch() = default;
+  TeamScratch(const Blocks& blocks, Accumulate accumulate, Ragged ragged) {
+    std::set<std::int64_t> seen;
+    for (std::int64_t i = 0; i < blocks.count(); ++i) {
+      const auto block = prepared(blocks, i, nullptr);
+      if (!seen.insert(block.c.rows).second) continue;
+      const auto packed = packing_of(block, ragged);
+      const auto described =
+          describe_matmul(with_size(block, ragged, any_size), accumulate, packed);
+      matmul = std::max(matmul, Space(described, packed).total());
+      if (blocks.copies_a()) copied_a = std::max(copied_a, bytes_without_gaps(block.a));
+    }
+  }
+};
 
 /// A product in oneDNN's dtypes: a matmul per block.
 class Product {
  public:
   Product(const Blocks& blocks, Accumulate accumulate, Ragged ragged) {
     const auto alone = one_thread_if_independent();
-    block_scratch_ = block_scratch(blocks, accumulate, ragged);
+    scratch_ = {blocks, accumulate, ragged};
     for (std::int64_t i = 0; i < blocks.count(); ++i)
-      matmuls_.emplace_back(blocks[i], accumulate, ragged);
+      matmuls_.emplace_back(prepared(blocks, i, nullptr), accumulate, ragged);
   }
 
   void execute(const Blocks& blocks) {
     thread_local Scratch scratch;
     const auto teams = blocks.teams(max_threads());
-    auto* const space = scratch.bytes(teams * block_scratch_);
+    auto* const space = scratch.bytes(teams * scratch_.total());
     if (!thread_independent_products()) return matmuls_.front().execute(blocks[0], space);
     for_each_task(teams, [&](std::int64_t team) {
       const OneThread alone;
-      for (auto i = team; i < blocks.count(); i += teams)
-        matmuls_[static_cast<std::size_t>(i)].execute(blocks[i], space + team * block_scratch_);
+      auto* const own = space + team * scratch_.total();
+      for (auto i = team; i < blocks.count(); i += teams) {
+        const auto block = prepared(blocks, i, own);
+        if (blocks.copies_a()) copy_transposed(block.a, blocks[i].a);
+        matmuls_[static_cast<std::size_t>(i)].execute(block, own + scratch_.copied_a);
+      }
     });
   }
 
  private:
+  TeamScratch scratch_;
   std::vector<Matmul> matmuls_;
-  std::int64_t block_scratch_;  ///< bytes
 };
 
 /// Runs the GEMM in the given dtypes. Each thread caches its own products, which avoids a lock.
@@ -382,14 +411,12 @@ Matrix Matrix::transposed() const {
   return t;
 }
 
-Matrix Matrix::part(std::int64_t row, std::int64_t height, std::int64_t col,
-                    std::int64_t width) const {
-  Matrix t = *this;
+Matrix Matrix::row_range(std::int64_t first, std::int64_t count) const {
+  Matrix range = *this;
   if (data != nullptr)
-    t.data = static_cast<std::byte*>(data) + (row * row_stride + col * col_stride) * size_of(dtype);
-  t.rows = height;
-  t.cols = width;
-  return t;
+    range.data = static_cast<std::byte*>(data) + first * row_stride * size_of(dtype);
+  range.rows = count;
+  return range;
 }
 
 void gemm(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate,
@@ -422,7 +449,7 @@ GemmScratch gemm_scratch(const Matrix& c, const Matrix& a, const Matrix& b, Accu
   const auto library = [&](const Operands& of, Accumulate added) {
     const auto alone = one_thread_if_independent();
     const Blocks blocks(of, ragged);
-    return blocks.teams(threads) * block_scratch(blocks, added, ragged);
+    return blocks.teams(threads) * TeamScratch(blocks, added, ragged).total();
   };
   if (multiplies_directly(c, a, way)) return {.library = library({c, a, b}, accumulate)};
   const auto fp32 = [](const Matrix& m) {

@@ -22,8 +22,8 @@ struct Matrix {
         row_stride(t.row_stride()),
         col_stride(1) {}
   Matrix transposed() const;
-  /// Returns rows [row, row + height) and columns [col, col + width).
-  Matrix part(std::int64_t row, std::int64_t height, std::int64_t col, std::int64_t width) const;
+  /// Returns rows [first, first + count).
+  Matrix row_range(std::int64_t first, std::int64_t count) const;
 };
 
 /// The size that differs from call to call, and its largest value. One oneDNN primitive serves all

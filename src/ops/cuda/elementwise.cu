@@ -1,5 +1,3 @@
-#include <cmath>
-
 #include "ops/cuda/kernels.hpp"
 #include "ops/cuda/reduce.cuh"
 #include "ops/cuda/vectorized.cuh"
@@ -149,25 +147,28 @@ __global__ void __launch_bounds__(threads)
   if (threadIdx.x == 0) *largest = mine;
 }
 
-/// Computes each block's SquareUnits, level by level.
+/// Writes the block's sum of units.
+__device__ __forceinline__ void write_units(SquareUnits* sum, long long large, long long small) {
+  large = block_sum(large, dynamic_shared_memory<long long>());
+  __syncthreads();
+  small = block_sum(small, dynamic_shared_memory<long long>());
+  if (threadIdx.x == 0) *sum = {large, small};
+}
+
+/// Computes each block's sum of units; `size` has those of a unit.
 template <int width>
 __global__ void __launch_bounds__(threads)
-    unit_parts(SquareUnits* parts, const float* x, std::int64_t count, double scale) {
-  constexpr double unit = 1 << SquareUnits::bits;
+    unit_parts(SquareUnits* parts, const float* x, std::int64_t count, SquareUnits::Sizes size) {
   const auto step = static_cast<std::int64_t>(blockDim.x) * gridDim.x;
   const auto packs = count / width;
   const auto first = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  long long sums[3] = {};
+  const double per_large = 1 / size.large, per_small = 1 / size.small;  // powers of two
+  long long large = 0, small = 0;
   const auto take = [&](float value) {
-    const double v = value * scale;
-    double rest = v * v;
-#pragma unroll
-    for (int level = 0; level < 3; ++level) {
-      rest *= unit;
-      const double whole = rint(rest);
-      sums[level] += static_cast<long long>(whole);
-      rest -= whole;
-    }
+    const double square = static_cast<double>(value) * value;
+    const double whole = rint(square * per_large);
+    large += static_cast<long long>(whole);
+    small += static_cast<long long>(rint((square - whole * size.large) * per_small));
   };
   for (auto i = first; i < packs; i += step) {
     const auto a = load<width>(x + i * width);
@@ -175,23 +176,17 @@ __global__ void __launch_bounds__(threads)
     for (int j = 0; j < width; ++j) take(a.v[j]);
   }
   for (auto t = packs * width + first; t < count; t += step) take(x[t]);
-#pragma unroll
-  for (int level = 0; level < 3; ++level) {
-    const auto total = block_sum(sums[level], dynamic_shared_memory<long long>());
-    if (threadIdx.x == 0) parts[blockIdx.x].units[level] = total;
-    __syncthreads();
-  }
+  write_units(parts + blockIdx.x, large, small);
 }
 
 __global__ void __launch_bounds__(threads)
     sum_unit_parts(SquareUnits* total, const SquareUnits* parts, int count) {
-  for (int level = 0; level < 3; ++level) {
-    long long mine = 0;
-    for (int i = threadIdx.x; i < count; i += blockDim.x) mine += parts[i].units[level];
-    mine = block_sum(mine, dynamic_shared_memory<long long>());
-    if (threadIdx.x == 0) total->units[level] = mine;
-    __syncthreads();
+  long long large = 0, small = 0;
+  for (int i = threadIdx.x; i < count; i += blockDim.x) {
+    large += parts[i].large;
+    small += parts[i].small;
   }
+  write_units(total, large, small);
 }
 
 /// Returns the blocks that reduce `count` elements: fixed for all GPUs and enough to fill any, so
@@ -286,10 +281,9 @@ SquareUnits square_units(Stream& stream, Tensor x, int exponent) {
   const auto blocks = reduction_blocks(count);
   const Scratch parts(stream, (blocks + 1) * static_cast<std::int64_t>(sizeof(SquareUnits)));
   const auto shared_bytes = threads / 32 * 8;
-  const double scale = std::ldexp(1.0, -exponent);
   with_width<4>(aligned(x), [&]<int width>(std::integral_constant<int, width>) {
     launch(&unit_parts<width>, {blocks}, threads, shared_bytes, stream, parts.as<SquareUnits>() + 1,
-           static_cast<const float*>(all.data()), count, scale);
+           static_cast<const float*>(all.data()), count, SquareUnits::sizes(exponent));
   });
   launch(&sum_unit_parts, {1}, threads, shared_bytes, stream, parts.as<SquareUnits>(),
          static_cast<const SquareUnits*>(parts.as<SquareUnits>() + 1), static_cast<int>(blocks));

@@ -6,6 +6,7 @@
 #include "core/error.hpp"
 #include "core/log.hpp"
 #include "device/device.hpp"
+#include "ops/arithmetic.hpp"
 #include "ops/ops.hpp"
 
 namespace llamesh::train {
@@ -63,6 +64,17 @@ bool keep_bf16_products(const comm::Communicator& world, DType dtype, const std:
   ops::use_bf16_products(way);
   spdlog::info("bf16 matmuls: {}, as in the checkpoint's run", recorded);
   return true;
+}
+
+void check_arithmetic(const comm::Communicator& world) {
+  const auto here = ops::arithmetic();
+  const auto of_rank_0 = comm::on_rank_0(world, [&] { return here; });
+  comm::agree(world, [&] {
+    validate(here == of_rank_0,
+             "train.reproducible is mesh, and this rank computes by {}, rank 0 by {}: use nodes of "
+             "one kind, or train.reproducible=launch",
+             here, of_rank_0);
+  });
 }
 
 void check_attention(const comm::Communicator& world, const std::string& saved) {

@@ -28,6 +28,10 @@ std::string recorded_bf16_products(DType dtype);
 /// Returns true if that changes it; warns if a rank does not support it. Collective.
 bool keep_bf16_products(const comm::Communicator& world, DType dtype, const std::string& recorded);
 
+/// Refuses a job with the same bits on every mesh whose ranks compute on several kinds of
+/// processors. Collective.
+void check_arithmetic(const comm::Communicator& world);
+
 /// Refuses a job on GPUs in which ranks have computed attention by different implementations, whose
 /// sums differ in the last bits. Warns if the steps in the run's checkpoint were computed by
 /// another one (`saved`; empty: not known). Call it after a step. Collective.

@@ -214,6 +214,10 @@ void JobReport::on_healed(std::int64_t step, const std::string& line) {
   metrics_->write_event("healed", step, line);
 }
 
+void JobReport::on_state_hashes(std::int64_t step, const StateHashes& hashes) {
+  if (metrics_) metrics_->write_state_hashes(step, hashes);
+}
+
 /// The report shows the first set of a step as the main one, so the deciding set comes first.
 void JobReport::on_validation(std::int64_t step, const std::vector<double>& losses) {
   const auto sets = setup_.inputs.validation_sets();

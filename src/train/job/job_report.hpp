@@ -61,6 +61,7 @@ class JobReport {
   void on_step(const StepRecord& record);
   /// Records that replicas differed after `step` and were made equal again.
   void on_healed(std::int64_t step, const std::string& line);
+  void on_state_hashes(std::int64_t step, const StateHashes& hashes);
   /// Records an evaluation: a loss for each set, in the order of Inputs::validation_sets().
   void on_validation(std::int64_t step, const std::vector<double>& losses);
   /// Records that the run ends because its validation loss has stopped improving.

@@ -192,6 +192,11 @@ void MetricsFile::write_validation(std::int64_t step, double loss, const std::st
   append(line.dump());
 }
 
+void MetricsFile::write_state_hashes(std::int64_t step, const StateHashes& hashes) {
+  append(
+      nlohmann::ordered_json{{"event", "state_hash"}, {"step", step}, {"hashes", hashes}}.dump());
+}
+
 void MetricsFile::write_event(const std::string& name, std::int64_t step,
                               const std::string& detail) {
   append(nlohmann::ordered_json{

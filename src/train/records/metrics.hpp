@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/file.hpp"
+#include "train/records/state_hashes.hpp"
 #include "train/records/step_record.hpp"
 #include "train/setup/run_inputs.hpp"
 
@@ -42,6 +43,8 @@ class MetricsFile {
   /// one.
   void write_validation(std::int64_t step, double loss,
                         const std::string& set = default_validation_set);
+  /// Writes {"event": "state_hash", "step": ..., "hashes": {layer: hash}}.
+  void write_state_hashes(std::int64_t step, const StateHashes& hashes);
   /// Writes {"event": name, "step": ..., "detail": ..., "time": ...}; name is "checkpoint",
   /// "straggler", "healed", "idle_experts", "skipped", "spike" or "early_stop".
   void write_event(const std::string& name, std::int64_t step, const std::string& detail);

@@ -108,6 +108,15 @@ void add_phases(const json& line, RunMetrics& run) {
     if (seconds.is_number()) run.starts.back().phases.emplace_back(name, seconds.get<double>());
 }
 
+void add_state_hashes(std::int64_t step, const json& line, RunMetrics& run) {
+  const auto hashes = line.find("hashes");
+  if (hashes == line.end() || !hashes->is_object()) return;
+  auto& of_step = run.state_hashes[step];
+  of_step.clear();
+  for (const auto& [part, hash] : hashes->items())
+    if (hash.is_string()) of_step[part] = hash.get<std::string>();
+}
+
 template <class BySteps>
 void drop_after(BySteps& steps, std::int64_t step) {
   steps.erase(steps.upper_bound(step), steps.end());
@@ -134,9 +143,12 @@ void take_event(const std::string& event, std::int64_t step, const json& line, R
     run.spikes.insert(step);
   } else if (event == "startup") {
     add_phases(line, run);
+  } else if (event == "state_hash") {
+    add_state_hashes(step, line, run);
   } else if (event == "resume" || event == "start") {
     drop_after(run.steps, step);
     drop_after(run.validation, step);
+    drop_after(run.state_hashes, step);
     for (auto& [set, losses] : run.other_validation) drop_after(losses, step);
     run.early_stop.reset();
     drop_after(run.skipped, step);

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "train/records/state_hashes.hpp"
 #include "train/records/step_record.hpp"
 
 namespace llamesh::train {
@@ -41,11 +42,12 @@ struct RunMetrics {
   std::optional<std::int64_t> early_stop;  ///< step at which train.early_stop ended the run
   std::vector<std::int64_t> resumes;       ///< steps after 0 from which a later launch resumed
   std::set<std::int64_t> skipped;          ///< steps without an update: not finite
-  std::set<std::int64_t> spikes;           ///< steps with a jump in loss or gradient norm
-  std::vector<RunStart> starts;            ///< all, including those whose steps are replaced
-  std::size_t checkpoints = 0;             ///< number of checkpoints written
-  std::int64_t memory_step = 0;            ///< newest memory checkpoint's step; 0: none
-  std::size_t unreadable = 0;              ///< lines left out, except a torn last line
+  std::map<std::int64_t, StateHashes> state_hashes;  ///< after that step
+  std::set<std::int64_t> spikes;                     ///< steps with a jump in loss or gradient norm
+  std::vector<RunStart> starts;  ///< all, including those whose steps are replaced
+  std::size_t checkpoints = 0;   ///< number of checkpoints written
+  std::int64_t memory_step = 0;  ///< newest memory checkpoint's step; 0: none
+  std::size_t unreadable = 0;    ///< lines left out, except a torn last line
 };
 
 /// Adds a line from metrics.jsonl. Returns false, and adds nothing, if it is neither a JSON object

@@ -4,8 +4,11 @@
 #include "checkpoint/store/store.hpp"
 #include "core/error.hpp"
 #include "core/log.hpp"
+#include "core/process.hpp"
+#include "core/text.hpp"
 #include "data/fingerprint.hpp"
 #include "model/description/config_json.hpp"
+#include "ops/arithmetic.hpp"
 
 namespace llamesh::train {
 
@@ -92,6 +95,30 @@ void check_model(const checkpoint::TrainState& saved, const model::ModelConfig& 
   spdlog::warn(
       "the model differs from that of the checkpoint: {}; the run continues with the new one",
       change);
+}
+
+void warn_of_other_arithmetic(const checkpoint::TrainState& saved) {
+  const auto here = ops::arithmetic();
+  if (!saved.arithmetic.empty() && saved.arithmetic != here)
+    spdlog::warn(
+        "the checkpoint's steps were computed by {}, this launch computes by {}: its bits may "
+        "differ "
+        "from those that would have followed there",
+        printable(saved.arithmetic), here);
+  if (saved.llamesh_version != version())
+    spdlog::warn(
+        "the checkpoint is of llamesh {}, and this is {}: the bits may differ from those that "
+        "would "
+        "have followed there",
+        printable(saved.llamesh_version), version());
+}
+
+void require_data(const checkpoint::TrainState& saved, const DataOfRun& now) {
+  if (saved.step == 0) return;
+  const auto change = change_since(saved, now);
+  if (!change.empty())
+    fail(ExitCode::bad_input,
+         "the training data are not those that the run was trained on: {}; restore them", change);
 }
 
 void check_data(const checkpoint::TrainState& saved, const DataOfRun& now,

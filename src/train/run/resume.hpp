@@ -36,6 +36,14 @@ struct OwnRun {
 void check_model(const checkpoint::TrainState& saved, const model::ModelConfig& now,
                  const std::optional<OwnRun>& own);
 
+/// Warns if the checkpoint's steps were computed by another build or on another kind of processor:
+/// later steps then differ in their last bits from those that would have followed there.
+void warn_of_other_arithmetic(const checkpoint::TrainState& saved);
+
+/// Throws a user error if the training data are not those of the checkpoint's run. Skips anything
+/// that the checkpoint does not record.
+void require_data(const checkpoint::TrainState& saved, const DataOfRun& now);
+
 /// Compares the training data with those of the checkpoint's run. On a difference, a run that
 /// resumes from its own checkpoints throws a user error; a run that starts from another run's
 /// checkpoint (without `own`) logs a warning. Skips anything that the checkpoint does not record,

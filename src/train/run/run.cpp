@@ -16,6 +16,7 @@
 #include "core/log.hpp"
 #include "core/nan_sign.hpp"
 #include "train/engine/kernel_choice.hpp"
+#include "train/health/state_hash.hpp"
 #include "train/job/deadline.hpp"
 #include "train/job/flight_files.hpp"
 #include "train/job/job_report.hpp"
@@ -165,6 +166,9 @@ class Run {
     if (profile_.end(record.step)) profile_.write();
     loss_ = without_nan_sign(record.loss);
     report_.on_step(record);
+    const auto hash_every = in.debug.state_hash_every;
+    if (hash_every > 0 && record.step % hash_every == 0)
+      report_.on_state_hashes(record.step, hash_state(world_, trainer_.state()));
     if (replica_check_.due()) check_replicas();
     if (std::exchange(first_, false)) {
       check_attention(world_, checkpoints_.saved_attention());

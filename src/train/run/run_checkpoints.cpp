@@ -19,6 +19,7 @@
 #include "core/process.hpp"
 #include "data/fingerprint.hpp"
 #include "model/description/config_json.hpp"
+#include "ops/arithmetic.hpp"
 #include "ops/ops.hpp"
 #include "train/job/watch.hpp"
 
@@ -50,6 +51,28 @@ std::string hash_of_deciding_data(const Setup& setup) {
 
 }  // namespace
 
+std::string fingerprint_of_data(const comm::Communicator& world, const Setup& setup) {
+  return comm::on_rank_0(world, [&] {
+    return data::to_text(setup.train_tokens->fingerprint(setup.inputs.train.global_batch));
+  });
+}
+
+std::string load_base(const comm::Communicator& world, const Setup& setup,
+                      const checkpoint::State& state, const checkpoint::BaseModel& saved) {
+  const auto& pretrained = setup.inputs.pretrained;
+  const auto folder = pretrained.load_weights ? pretrained.hf : saved.path;
+  comm::agree(world, [&] {
+    if (world.rank() == 0) checkpoint::check_base_exists(folder);
+  });
+  const auto hash = checkpoint::load_hf_weights(folder, setup.inputs.model, state.frozen(), world,
+                                                pretrained.load);
+  comm::agree(world, [&] {
+    if (world.rank() == 0) checkpoint::check_base(saved, folder, hash);
+  });
+  spdlog::info("read the frozen weights from {}", folder);
+  return folder;
+}
+
 RunCheckpoints::RunCheckpoints(const comm::Communicator& world, const Setup& setup,
                                const std::string& config, Trainer& trainer,
                                comm::Watchdog& watchdog, JobReport& report)
@@ -70,10 +93,7 @@ RunCheckpoints::RunCheckpoints(const comm::Communicator& world, const Setup& set
 
 StartEvent RunCheckpoints::resume(const ConfigChanges& changes) {
   watchdog_.begin(Activity::resuming, 0, time_for_first_checkpoint(setup_));
-  data_ = {.seed = setup_.inputs.run.seed, .fingerprint = comm::on_rank_0(world_, [&] {
-                                             return data::to_text(setup_.train_tokens->fingerprint(
-                                                 setup_.inputs.train.global_batch));
-                                           })};
+  data_ = {.seed = setup_.inputs.run.seed, .fingerprint = fingerprint_of_data(world_, setup_)};
   const auto mode = resume_mode(world_, setup_.inputs.checkpoint.resume, folder_);
   const auto on_disk = steps_on_disk();
   disk_step_ = on_disk.empty() ? -1 : on_disk.front();
@@ -84,11 +104,15 @@ StartEvent RunCheckpoints::resume(const ConfigChanges& changes) {
       check_run(saved, mode == "auto" ? std::optional(OwnRun{folder_, saved.step}) : std::nullopt);
     });
   if (!found) return initialize_weights();
-  if (found->base) load_base(*found->base);
+  if (found->base) {
+    const auto folder = load_base(world_, setup_, state_, *found->base);
+    refer_to_base(folder, found->base->hash);
+  }
   store_.reserve(saved_state());
   trainer_.resume_from(found->step, found->tokens);
   trainer_.keep_bf16_products(found->bf16_products);
   saved_attention_ = found->attention;
+  if (setup_.is_mesh_reproducible() && world_.rank() == 0) warn_of_other_arithmetic(*found);
   if (mode == "auto") {
     saved_step_ = from_memory ? disk_step_ : found->step;
     memory_step_ = from_memory ? found->step : -1;
@@ -176,23 +200,6 @@ StartEvent RunCheckpoints::initialize_weights() {
   const auto loaded = fmt::format("{}", fmt::join(folders, " and "));
   spdlog::info("loaded {} in {:.2f} s", loaded, seconds_since(begin));
   return {"start", loaded};
-}
-
-/// Reads the frozen weights, which the checkpoint does not hold, from its base model, or from the
-/// copy that the inputs name.
-void RunCheckpoints::load_base(const checkpoint::BaseModel& saved) {
-  const auto& pretrained = setup_.inputs.pretrained;
-  const auto folder = pretrained.load_weights ? pretrained.hf : saved.path;
-  comm::agree(world_, [&] {
-    if (world_.rank() == 0) checkpoint::check_base_exists(folder);
-  });
-  const auto hash = checkpoint::load_hf_weights(folder, setup_.inputs.model, state_.frozen(),
-                                                world_, pretrained.load);
-  comm::agree(world_, [&] {
-    if (world_.rank() == 0) checkpoint::check_base(saved, folder, hash);
-  });
-  spdlog::info("read the frozen weights from {}", folder);
-  refer_to_base(folder, hash);
 }
 
 /// Makes later checkpoints refer to this folder for the frozen weights, if there are some and the
@@ -298,6 +305,7 @@ checkpoint::TrainState RunCheckpoints::progress_now() const {
           .data = data_.fingerprint,
           .bf16_products = trainer_.bf16_products(),
           .attention = ops::used_attention(),
+          .arithmetic = ops::arithmetic(),
           .base = base_,
           .validation = validation_.to_text()};
 }

@@ -19,6 +19,15 @@
 
 namespace llamesh::train {
 
+/// Returns to_text() of the training data's fingerprint. Collective.
+std::string fingerprint_of_data(const comm::Communicator& world, const Setup& setup);
+
+/// Reads the frozen weights, which a checkpoint does not hold, from its base model, or from the
+/// copy that the inputs name, and proves by their hash that they are the same. Returns the folder.
+/// Collective.
+std::string load_base(const comm::Communicator& world, const Setup& setup,
+                      const checkpoint::State& state, const checkpoint::BaseModel& saved);
+
 /// A run's checkpoints: resuming, deciding when a save is due, and saving, asynchronously if the
 /// inputs say so. Frozen weights are in the base model, whose hash each resume proves, or in the
 /// checkpoints. checkpoint::Store manages the files and removes old ones;
@@ -84,7 +93,6 @@ class RunCheckpoints {
   void watch_copying();
   std::vector<std::int64_t> steps_on_disk() const;
   StartEvent initialize_weights();
-  void load_base(const checkpoint::BaseModel& saved);
   void refer_to_base(const std::string& folder, std::uint64_t hash);
   void restore_validation(const checkpoint::TrainState& saved);
   checkpoint::TrainState progress_now() const;

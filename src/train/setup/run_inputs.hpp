@@ -114,6 +114,7 @@ struct DebugOptions {
   bool contract = false;  ///< every step compares the collectives called along each axis
   std::int64_t replica_hash_every = 0;  ///< steps between replica comparisons; 0: none
   std::int64_t replay_every = 0;        ///< steps between repetitions of a micro-batch; 0: none
+  std::int64_t state_hash_every = 0;    ///< steps between hashes of the state (hash_state); 0: none
   OnMismatch on_mismatch = OnMismatch::stop;
 };
 

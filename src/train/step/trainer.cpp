@@ -29,6 +29,7 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
       meter_(world, setup, mesh, engine_, threads_),
       observers_(world, setup, engine_) {
   const Inputs& in = setup.inputs;
+  if (setup.is_mesh_reproducible()) check_arithmetic(world);
   choose_bf16_products(world, in.precision.parameters, in.train.reproducible);
   ops::use_gemm_sm_count_target(in.train.gemm_sm_count_target);
   meter_.plan_memory();
