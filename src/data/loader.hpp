@@ -13,9 +13,9 @@
 
 namespace llamesh::data {
 
-/// Division of a step's sequences among the data ranks: into parts of `micro_batch` sequences that
-/// follow one another. A number of neighboring ranks take the first parts, one each, then each its
-/// next one, up to its last; then come the next ranks' parts.
+/// Divides a step's sequences among the data ranks, in parts with `micro_batch` sequences that
+/// follow one another. Some neighboring ranks take the first parts, one each, then each its next
+/// one, up to its last; then come the next ranks' parts.
 struct BatchPartition {
   std::int64_t sequence_length = 512;
   std::int64_t micro_batch = 1;  ///< sequences per micro-batch and rank

@@ -10,7 +10,7 @@
 namespace llamesh::model {
 namespace {
 
-/// Rounded to multiples of this, losses in double add up exactly, in any order.
+/// In whole units, losses in double add up exactly, in any order.
 constexpr double unit = 0x1p-24;
 
 double sum_of(std::span<const float> losses) {

@@ -4,9 +4,9 @@
 
 namespace llamesh::ops {
 
-/// Names what the bits of CPU results depend on beside the inputs, in one line: compiler, oneDNN,
-/// its instruction set, and the processor with the cache that oneDNN divides products by. Empty in a
-/// process that computes on a GPU.
+/// Returns one line that names whatever CPU results depend on to the bit beside the inputs:
+/// compiler, oneDNN, its instruction set, and the processor with the cache by which oneDNN divides
+/// products. Empty in a process that computes on a GPU.
 std::string arithmetic();
 
 }  // namespace llamesh::ops

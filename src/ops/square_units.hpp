@@ -5,10 +5,10 @@
 
 namespace llamesh::ops {
 
-/// A sum of squares that is the same in any order and any division of its numbers. Each square,
-/// which is exact in double, is split into a multiple of 2^-24 of 4^exponent and, rounded, one of
-/// 2^-48, where 2^exponent is above all magnitudes. The multiples are integers, whose sums are exact
-/// for up to 2^39 numbers.
+/// A sum over squares that is the same in any order and any division. Each square, which is exact
+/// in double, is split into large units, 2^-24 4^exponent, and, rounded, small ones, 2^-48
+/// 4^exponent, where 2^exponent is above all magnitudes. Units are counted with integers, whose
+/// sums are exact for up to 2^39 numbers.
 struct SquareUnits {
   std::int64_t large = 0, small = 0;
 
@@ -28,7 +28,7 @@ struct SquareUnits {
     return *this;
   }
   bool operator==(const SquareUnits&) const = default;
-  /// Returns the sum of squares.
+  /// Returns the sum.
   double value(int exponent) const {
     const auto size = sizes(exponent);
     return static_cast<double>(large) * size.large + static_cast<double>(small) * size.small;

@@ -26,7 +26,7 @@ void check(const OptimizerOptions& options, const sharding::ShardLayout& layout,
 /// over its gradient shards, counting each model element on only one of the ranks that hold it. The
 /// contributions add up to the squared norm over the world. Local; waits for the state's stream.
 double squared_norm_share(const sharding::ShardedState& state);
-/// The same as a sum that no order or division among ranks changes. All magnitudes of the gradients
+/// The same as a sum that no order or division among ranks changes. All magnitudes in the gradients
 /// are below 2^exponent.
 ops::SquareUnits square_units_share(const sharding::ShardedState& state, int exponent);
 /// Returns the largest magnitude in this rank's gradient shards; a NaN if they have one. Local;

@@ -108,7 +108,7 @@ class Fsdp final : public model::Weights {
     // With the state in host memory: shards on the device.
     SlotPool weight_shards;
     SlotPool gradient_shards;
-    SlotPool leaves;  ///< of the tree, for a unit whose gradients add up on this rank
+    SlotPool leaves;  ///< in the tree, for a unit whose gradients add up on this rank
   };
   /// Source shard for a gather, with its axis and destination slots.
   struct Source {

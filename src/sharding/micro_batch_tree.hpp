@@ -6,9 +6,9 @@
 
 namespace llamesh::sharding {
 
-/// Where the gradients of a micro-batch go, so that those of a step add up as a balanced binary
-/// tree over its micro-batches, ((g0 + g1) + (g2 + g3)) + ...: into one of a few sums, each over a
-/// power of two of neighbors. The last micro-batch leaves the total in sum 0.
+/// A place for a micro-batch's gradients, so that a step's add up as a balanced binary tree over
+/// its micro-batches, ((g0 + g1) + (g2 + g3)) + ...: one among a few sums, each over 1, 2, 4, ...
+/// neighbors. The last micro-batch leaves the total in sum 0.
 struct TreePlace {
   int sum;
   bool adds;    ///< to the sum, or else begins it
@@ -23,7 +23,7 @@ inline TreePlace tree_place(std::int64_t micro_batch) {
           .carries = odd ? std::countr_one(bits) - 1 : 0};
 }
 
-/// Returns the sums that a power of two of micro-batches needs.
+/// Returns the sums that so many micro-batches, a power of two, need.
 inline int tree_sums(std::int64_t micro_batches) {
   return std::max(1, std::countr_zero(static_cast<std::uint64_t>(micro_batches)));
 }

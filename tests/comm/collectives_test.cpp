@@ -193,14 +193,14 @@ TYPED_TEST(CollectivesTest, AllReduceGivesEveryRankTheSameBits) {
     }
 }
 
-/// Returns the sum of elements [first, last), a power of two, by the balanced binary tree.
+/// Sums the leaves, a power of two, by the balanced binary tree.
 float tree_sum(std::span<const float> leaves) {
   if (leaves.size() == 1) return leaves.front();
   const auto half = leaves.size() / 2;
   return tree_sum(leaves.first(half)) + tree_sum(leaves.subspan(half));
 }
 
-/// So that a sum over 8 ranks is one over 2 of sums over 4 (docs/reproducibility.md).
+/// A sum over 8 ranks is then one over 2 sums over 4 (docs/reproducibility.md).
 TYPED_TEST(CollectivesTest, SumsAreThoseOfTheTreeOverTheRanks) {
   if (!std::has_single_bit(static_cast<unsigned>(this->size))) GTEST_SKIP() << "no power of two";
   for (const Memory memory : {Memory::window, Memory::plain})

@@ -128,7 +128,7 @@ TEST_P(Linear, ScratchIsAsPlanned) {
 
 TEST_P(Linear, BitsDoNotDependOnThreadsIfTheyMustNot) {
   ops::use_thread_independent_products(true);
-  // Blocks of equal and of unequal sizes, a long inner dimension, and a result of one block.
+  // Equal and unequal blocks, a long inner dimension, and a single block.
   for (const auto& [m, out, in] : {std::tuple(512, 768, 96), {300, 517, 64}, {8, 24, 5000}}) {
     const Matrix x(dtype(), m, in), w(dtype(), out, in), dy(dtype(), m, out);
     const Matrix y(dtype(), m, out), dw(DType::f32, out, in), expected(DType::f32, out, in);

@@ -18,21 +18,20 @@ namespace {
 using model::ActivationCheckpointing;
 using sharding::Strategy;
 
-/// A tensor of the state, or a part of one: its elements from `first` on.
+/// A tensor in the state, or a part: its elements from `first` on.
 struct Part {
   std::string name;
   std::int64_t first;
   std::vector<float> values;
 };
 
-/// What a run leaves on a rank.
+/// A run's results on a rank.
 struct Bits {
   std::vector<double> losses, norms, validated;
   std::vector<Part> state;
 };
 
-/// Returns this rank's parts of the masters and moments; of a matrix that is whole on some ranks
-/// and flat-sharded over others, each part is a range of its elements.
+/// Returns this rank's parts, which are element ranges, for masters and moments.
 std::vector<Part> state_of(const train::Setup& setup, const sharding::ShardedState& state) {
   std::vector<Part> all;
   const auto add = [&](const sharding::ShardedTensor& tensor) {
@@ -108,7 +107,7 @@ model::ModelConfig model_of(const std::string& family) {
   return m;
 }
 
-/// What decides the bits.
+/// All that decides the bits.
 struct Recipe {
   const char* family = "llama";
   DType parameters = DType::f32;
@@ -226,7 +225,7 @@ TEST(MeshReproducible, InterleavedChunksCountEachTokenOnce) {
   expect_bits_of(alone, run_for_bits(world(), in));
 }
 
-/// Returns the losses and norms of a run by step.
+/// Returns a run's losses and norms by step.
 std::map<std::int64_t, std::pair<double, double>> recorded(const train::Inputs& in) {
   std::map<std::int64_t, std::pair<double, double>> steps;
   std::ifstream file(in.run.folder + "/metrics.jsonl");

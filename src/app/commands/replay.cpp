@@ -26,7 +26,7 @@ struct ReplayArguments {
   std::vector<std::string> overrides;  ///< key.path=value
   std::int64_t step = 0;
   std::int64_t until = 0;  ///< 0: `step`
-  int ranks_per_node = 0;  ///< 0: all of a machine
+  int ranks_per_node = 0;  ///< 0: a machine's
   std::string device = "auto";
 };
 

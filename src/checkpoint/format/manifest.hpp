@@ -42,7 +42,7 @@ struct TrainState {
   std::string bf16_products = {};
   /// Attention's implementations on GPUs (ops::used_attention()). Empty: on CPUs, or unknown.
   std::string attention = {};
-  /// What the bits of results depended on (ops::arithmetic()). Empty: on GPUs, or unknown.
+  /// ops::arithmetic(), on which the results' bits depended. Empty: on GPUs, or unknown.
   std::string arithmetic = {};
   std::optional<BaseModel> base = {};  ///< empty: the checkpoint holds all weights
   /// to_text() of train::ValidationRecord; empty: nothing was evaluated. Only in the manifest.

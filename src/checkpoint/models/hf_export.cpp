@@ -44,7 +44,7 @@ struct OtherParts {
   std::vector<StoredTensor> tensors;
 };
 
-/// What a folder holds, in this order.
+/// A folder's contents, in this order.
 struct FolderContent {
   model::StateDict dict;
   std::vector<model::StoredConstant> constants;

@@ -27,8 +27,8 @@ void accumulate_all(float* __restrict sum, const From* __restrict addend, std::i
 
 constexpr std::int64_t block = 1024;
 
-/// Writes the sum of `count` elements of all parts from element `first` on to `sum`; `sum` has room
-/// for a block per level of the tree.
+/// Sums `count` elements from element `first` on over all parts into `sum`, which has room for a
+/// block per level.
 template <class From>
 void sum_tree(float* sum, std::span<const std::byte* const> parts, std::int64_t first,
               std::int64_t count) {

@@ -53,7 +53,7 @@ struct Piece {
   std::int64_t first;
 };
 
-/// Returns the peer of a step, 1 to size - 1; `direction` is 1 for sends and -1 for receives.
+/// Returns a step's peer, 1 to size - 1; `direction` is 1 for sends and -1 for receives.
 int peer_of_step(const Communicator& group, int step, int direction) {
   const int size = group.size();
   if (std::has_single_bit(static_cast<unsigned>(size)))
@@ -83,18 +83,18 @@ std::vector<Piece> pieces_by_step(const Communicator& group, int direction, cons
   return pieces;
 }
 
-/// Elements of a piece.
+/// Elements per piece.
 std::int64_t piece_numel(DType dtype) {
   return piece_bytes / size_of(dtype);
 }
 
-/// Levels below the root of a binary tree over `leaves`.
+/// Levels below the root in a binary tree over `leaves`.
 int levels_of(int leaves) {
   return std::bit_width(static_cast<unsigned>(leaves) - 1U);
 }
 
-/// Sum of pieces that come one by one, by the balanced binary tree over their order: sums over 1,
-/// 2, 4, ... of them wait for their neighbors, as the bits of a counter wait for a carry.
+/// Sums pieces that come one by one, by the balanced binary tree over their order: sums over 1, 2,
+/// 4, ... pieces wait for their neighbors, as a counter's bits wait for a carry.
 class TreeSum {
  public:
   /// `memory` has room for `numel` fp32 elements per level.

@@ -36,7 +36,7 @@ class PairwiseExchange {
 
   /// Returns the communicator that carries its messages.
   const Communicator& group() const { return group_; }
-  /// Returns the bytes that the first sum over `ranks` of parts in this dtype allocates and the
+  /// Returns the bytes that the first sum over `ranks`, with parts in this dtype, allocates and the
   /// object then keeps.
   static std::int64_t scratch_bytes(int ranks, DType parts);
 
@@ -63,7 +63,7 @@ class PairwiseExchange {
   /// range and its peer's incoming one have the same size, which may be zero. With `arrived`,
   /// pieces are received into scratch and passed to it; `first` is the piece's first element.
   void exchange(const Range& outgoing, const Range& incoming, const Arrived& arrived = {});
-  /// Returns room for the pieces in flight, then for a sum in fp32 per level of the tree.
+  /// Returns room for the pieces in flight, then for a sum in fp32 per level.
   std::byte* scratch(DType parts);
 
   Communicator group_;

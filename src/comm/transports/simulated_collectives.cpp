@@ -101,7 +101,7 @@ void SimulatedCollectives::take(const CollectiveCall& call, double own, const Ri
   }
 }
 
-/// Allocates scratch as CPU messages do, at the first sum of parts in this dtype.
+/// Allocates scratch as CPU messages do, at the first sum whose parts have this dtype.
 void SimulatedCollectives::need_scratch(DType parts) {
   const auto bytes = PairwiseExchange::scratch_bytes(size(), parts);
   if (!on_cpu_ || shares_memory_ || scratch_.bytes() >= bytes) return;

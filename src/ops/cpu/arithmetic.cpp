@@ -14,7 +14,7 @@
 namespace llamesh::ops {
 namespace {
 
-/// Returns "GenuineIntel 6/143", the vendor with the family and the model that name a kind of CPU.
+/// Returns "GenuineIntel 6/143": vendor, family and model, which name a kind of processor.
 std::string processor() {
   std::map<std::string, std::string> values;
   std::ifstream file("/proc/cpuinfo");

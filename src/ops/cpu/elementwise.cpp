@@ -77,8 +77,8 @@ double squares_of(const float* x, std::int64_t n) {
   return std::accumulate(total, total + lanes, 0.0);
 }
 
-/// Returns the largest bits without sign, which are in the order of the magnitudes; those of a NaN
-/// are above all others.
+/// Returns the largest bits without sign, which are ordered as the magnitudes, with NaNs above all
+/// others.
 std::int32_t largest_bits_of(const float* x, std::int64_t n) {
   std::int32_t largest = 0;
   for (std::int64_t i = 0; i < n; ++i)
@@ -90,11 +90,11 @@ std::int32_t largest_bits_of(const float* x, std::int64_t n) {
 using Doubles = double __attribute__((vector_size(64)));
 using Floats = float __attribute__((vector_size(32)));
 
-/// Returns the squares of at most reduction_block numbers. All sums are exact, in any order.
+/// Sums the squares exactly, in any order, for at most reduction_block numbers.
 SquareUnits units_of(const float* x, std::int64_t n, int exponent) {
   constexpr std::int64_t lanes = 8;
   const auto [large, small] = SquareUnits::sizes(exponent);
-  // Added and subtracted, these round to multiples of a unit.
+  // Added and subtracted, these round to whole units.
   const double to_large = 0x1.8p52 * large, to_small = 0x1.8p52 * small;
   Doubles large_sum{}, small_sum{};
   const auto add = [&](const float* from, std::int64_t count) {

@@ -233,10 +233,10 @@ std::optional<OneThread> one_thread_if_independent() {
   return thread_independent_products() ? std::make_optional<OneThread>() : std::nullopt;
 }
 
-/// Division of c into blocks of rows: one that oneDNN divides among all threads, or, if the bits
-/// must not depend on their number, up to 16 of at least 128 rows, for a thread each. Columns stay
-/// whole: oneDNN has its fast kernels only for results without gaps between their rows. A ragged
-/// number of rows is not divided.
+/// Divides the rows in c into blocks: one that oneDNN divides among all threads, or, if the bits
+/// must not depend on their number, up to 16 with at least 128 rows, for a thread each. Columns
+/// stay whole: oneDNN has its fast kernels only for results without gaps between their rows. Ragged
+/// rows are not divided.
 class Blocks {
  public:
   Blocks(const Operands& whole, Ragged ragged) : whole_(whole) {
@@ -246,14 +246,14 @@ class Blocks {
   }
 
   std::int64_t count() const { return count_; }
-  /// Returns how many of `threads` have blocks to themselves; 1 if all work on the only block.
+  /// Returns how many threads have blocks to themselves; 1 if all work on the only block.
   std::int64_t teams(std::int64_t threads) const { return std::min(threads, count()); }
   Operands operator[](std::int64_t i) const {
     const auto& [c, a, b] = whole_;
     const auto first = c.rows * i / count_, rows = c.rows * (i + 1) / count_ - first;
     return {c.row_range(first, rows), a.row_range(first, rows), b};
   }
-  /// Returns true if the blocks of a transposed a have gaps, which they have not as copies.
+  /// Returns true if a is transposed, so that its blocks have gaps, which their copies have not.
   bool copies_a() const { return count_ > 1 && whole_.a.col_stride != 1; }
 
  private:
@@ -290,7 +290,7 @@ Operands prepared(const Blocks& blocks, std::int64_t i, std::byte* space) {
   return block;
 }
 
-/// Scratch bytes of one team: the copied a, then its matmul's.
+/// Scratch bytes per team: the copied a, then its matmul's.
 struct TeamScratch {
   std::int64_t copied_a = 0, matmul = 0;
   std::int64_t total() const { return copied_a + (matmul + 63) / 64 * 64; }

@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(threads)
   if (threadIdx.x == 0) *total = mine;
 }
 
-/// Computes each block's largest bits without sign, which are in the order of the magnitudes.
+/// Computes each block's largest bits without sign, which are ordered as the magnitudes.
 template <int width>
 __global__ void __launch_bounds__(threads)
     magnitude_parts(std::uint32_t* parts, const float* x, std::int64_t count) {
@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(threads)
   if (threadIdx.x == 0) *largest = mine;
 }
 
-/// Writes the block's sum of units.
+/// Sums the block's units.
 __device__ __forceinline__ void write_units(SquareUnits* sum, long long large, long long small) {
   large = block_sum(large, dynamic_shared_memory<long long>());
   __syncthreads();
@@ -155,7 +155,7 @@ __device__ __forceinline__ void write_units(SquareUnits* sum, long long large, l
   if (threadIdx.x == 0) *sum = {large, small};
 }
 
-/// Computes each block's sum of units; `size` has those of a unit.
+/// Sums each block's units, which are so large.
 template <int width>
 __global__ void __launch_bounds__(threads)
     unit_parts(SquareUnits* parts, const float* x, std::int64_t count, SquareUnits::Sizes size) {

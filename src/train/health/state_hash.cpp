@@ -25,7 +25,7 @@ std::string part_of(const model::ParameterTable& table, const model::Parameter& 
   return parameter.name;
 }
 
-/// A bijection of the bits for each number, so that no change of an element alone keeps its hash.
+/// Maps the bits one to one for each number, so that no change in one element keeps its hash.
 std::uint64_t hash_of(std::uint64_t number, float value) {
   auto hash = number * 0x9E3779B97F4A7C15U ^ std::bit_cast<std::uint32_t>(value);
   hash = (hash ^ (hash >> 32U)) * 0xD6E8FEB86659FD93U;
@@ -39,7 +39,7 @@ std::uint64_t hash_of_name(const std::string& name) {
   return hash.value();
 }
 
-/// Returns the hash of this rank's piece of a tensor.
+/// Hashes this rank's piece.
 std::uint64_t hash_piece(const sharding::ShardedState& state, const sharding::ShardedTensor& tensor,
                          std::size_t unit, const sharding::Piece& piece) {
   const auto& layout = state.layout();

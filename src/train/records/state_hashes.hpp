@@ -5,8 +5,8 @@
 
 namespace llamesh::train {
 
-/// Hashes of the trained weights and their moments as 16 hexadecimal digits: by layer
-/// ("model.layers.3"), and by name for parameters outside of the layers.
+/// The trained weights and their moments, hashed, as 16 hexadecimal digits: by layer
+/// ("model.layers.3"), and by name for parameters outside the layers.
 using StateHashes = std::map<std::string, std::string>;
 
 }  // namespace llamesh::train

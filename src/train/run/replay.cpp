@@ -32,7 +32,7 @@ bool same_bits(double a, double b) {
 
 constexpr std::int64_t max_config_bytes = 64 << 20;
 
-/// Returns the mesh of the launch that trained the step; empty if it is not known.
+/// Returns the mesh on which the step was trained; empty if it is not known.
 std::string mesh_of_step(const RunMetrics& recorded, std::int64_t step) {
   std::string mesh;
   for (const auto& start : recorded.starts)
@@ -67,8 +67,8 @@ ReplayPlan plan_replay(const fs::path& run, const RunMetrics& recorded, std::int
            checkpoints.empty()
                ? "it has none"
                : fmt::format("its oldest is of step {}", checkpoint::step_of(checkpoints.back())));
-  // A later checkpoint has the inputs of the launch that trained the steps; without one, they are
-  // those of the last launch.
+  // A later checkpoint has the inputs with which the steps were trained; without one, the last
+  // launch trained them.
   const auto after = std::find_if(checkpoints.rbegin(), checkpoints.rend(), [&](const auto& one) {
     return checkpoint::step_of(one) >= last;
   });

@@ -36,7 +36,7 @@ struct OwnRun {
 void check_model(const checkpoint::TrainState& saved, const model::ModelConfig& now,
                  const std::optional<OwnRun>& own);
 
-/// Warns if the checkpoint's steps were computed by another build or on another kind of processor:
+/// Warns if the checkpoint's steps were computed by another build or on another kind of CPU:
 /// later steps then differ in their last bits from those that would have followed there.
 void warn_of_other_arithmetic(const checkpoint::TrainState& saved);
 

@@ -4,9 +4,9 @@
 #include "sharding/shard_layout.hpp"
 #include "train/setup/run_inputs.hpp"
 
-/// What train.reproducible: mesh asks of a run. The gradients of a step's sequences add up as a
-/// balanced binary tree over their numbers: over the ranks of a shard group, over micro-batches and
-/// over replicas, each of which has a power of two of neighboring sequences.
+/// Checks for train.reproducible: mesh. The gradients for a step's sequences add up as a balanced
+/// binary tree over their numbers: over the ranks in a shard group, over micro-batches and over
+/// replicas. Each has neighboring sequences, a power of two.
 namespace llamesh::train {
 
 /// Throws a user error that names what has no fixed order yet. `in` has the resolved global batch.

@@ -33,7 +33,7 @@ inline EnumNames<OnNonfinite> enum_names(OnNonfinite) {
   return {{{"stop", OnNonfinite::stop}, {"skip", OnNonfinite::skip}}};
 }
 
-/// Which launches of a run have the same bits (docs/reproducibility.md).
+/// Names the launches that have the same bits (docs/reproducibility.md).
 enum class Reproducible : std::uint8_t {
   launch,  ///< those with the same mesh, micro-batches and threads
   mesh,    ///< also those with others: sums have one order, whoever adds them

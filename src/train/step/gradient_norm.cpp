@@ -13,7 +13,7 @@ void GradientNorm::contribute(StepPart& mine) {
     mine.squared_norm = optim::squared_norm_share(state_);
     return;
   }
-  // Magnitudes are ordered as their bits; those of a NaN are above all others.
+  // Magnitudes are ordered as their bits, with NaNs above all others.
   const auto bits = std::bit_cast<std::uint32_t>(optim::largest_gradient(state_)) & 0x7FFFFFFFU;
   const auto largest = std::bit_cast<float>(static_cast<std::uint32_t>(
       world_.max(static_cast<std::int64_t>(bits), "the largest gradient of the step")));

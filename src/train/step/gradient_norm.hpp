@@ -9,7 +9,7 @@
 
 namespace llamesh::train {
 
-/// The norm of a step's gradient, from each rank's part of it.
+/// The gradient norm, from each rank's part.
 class GradientNorm {
  public:
   /// Borrows the arguments.
@@ -17,7 +17,7 @@ class GradientNorm {
                const sharding::ShardedState& state)
       : world_(world), setup_(setup), state_(state) {}
 
-  /// Sets this rank's share in its part of the record; waits for the passes. Collective if the run
+  /// Sets this rank's share in its part for the record; waits for the passes. Collective if the run
   /// has the same bits on every mesh.
   void contribute(StepPart& mine);
   /// Returns the norm, with the same bits on every rank.
@@ -27,7 +27,7 @@ class GradientNorm {
   const comm::Communicator& world_;
   const Setup& setup_;
   const sharding::ShardedState& state_;
-  int exponent_ = 0;  ///< of the squares' units
+  int exponent_ = 0;  ///< for the squares' units
 };
 
 }  // namespace llamesh::train

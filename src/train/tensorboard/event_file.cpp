@@ -90,7 +90,7 @@ struct Scalars {
   }
   template <class T>
   void add(const std::string& tag, const std::map<std::string, T>& by_axis) {
-    for (const auto& [axis, value] : by_axis) add(tag + "/" + axis, value);
+    for (const auto& [axis, value] : by_axis) add(fmt::format("{}/{}", tag, axis), value);
   }
   void add(const std::string& tag, const ExpertBalance& experts) {
     add(tag + "/z_loss", experts.z_loss);
