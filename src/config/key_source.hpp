@@ -11,7 +11,7 @@
 
 namespace llamesh::config {
 
-/// Where keys get their values, for messages: the input file or the command line. Borrows both.
+/// Source for the values of keys, for messages: the input file or the command line. Borrows both.
 class KeySource {
  public:
   KeySource(const std::string& name, const std::vector<std::string>& overrides)

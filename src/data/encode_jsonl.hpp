@@ -39,7 +39,7 @@ struct EncodedDocument {
 EncodedDocument encode(const tokenizer::Tokenizer& tokenizer, const DocumentTokens& special,
                        const Document& document, const LineNumber& where);
 
-/// What users want to know about the documents in their files.
+/// Notes for users about the documents in their files.
 class JsonlSummary {
  public:
   void add(const EncodedDocument& document);

@@ -7,7 +7,7 @@
 namespace llamesh {
 namespace {
 
-/// What is logged while three steps of some work are done.
+/// Returns the lines that three steps in some work log.
 std::string logged(std::chrono::milliseconds interval, std::int64_t total) {
   const test::CapturedLog log;
   ProgressLog progress("units", total, interval);

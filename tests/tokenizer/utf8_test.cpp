@@ -16,7 +16,7 @@ struct Replacement {
   std::string_view bytes, shown;
 };
 
-/// What CPython 3.11 makes of the bytes: bytes.decode("utf-8", errors="replace").
+/// Text that CPython 3.11 makes from the bytes: bytes.decode("utf-8", errors="replace").
 constexpr std::array<Replacement, 25> by_python = {{
     {"\x80", "\ufffd"},
     {"\xbf\xbf", "\ufffd\ufffd"},

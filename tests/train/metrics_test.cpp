@@ -206,6 +206,9 @@ TEST_F(Metrics, SayWhereAndHowARunStarted) {
   EXPECT_EQ(start.at("mesh"), "replicate=2 x shard=3");
   EXPECT_EQ(start.at("host"), this_process().host);
   EXPECT_EQ(start.at("version"), version());
+  if (start.contains("commit")) {  // not if it was built outside git
+    EXPECT_EQ(start.at("commit"), commit());
+  }
   EXPECT_GT(start.at("time"), 1.7e9);
   EXPECT_EQ(lines()[1], R"({"event":"startup","step":6,"phases":{"launch":0.25,"MPI_Init":1.5}})");
 }

@@ -24,8 +24,8 @@ CommandLine::CommandLine()
   cli_->require_subcommand(0, 1);  // with 1 a misspelt command would be reported as a missing one
   for (auto* declare :
        {declare_train, declare_supervise, declare_plan, declare_inspect, declare_verify,
-        declare_diff, declare_replay, declare_status, declare_report, declare_convert,
-        declare_generate, declare_evaluate, declare_tokenize, declare_bench})
+        declare_diff, declare_replay, declare_status, declare_report, declare_provenance,
+        declare_convert, declare_generate, declare_evaluate, declare_tokenize, declare_bench})
     declare(*cli_, command_);
   add_help();
   declare_version(*cli_, command_);

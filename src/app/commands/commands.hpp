@@ -13,8 +13,8 @@
 namespace llamesh::app {
 
 Declare declare_train, declare_plan, declare_inspect, declare_verify, declare_diff, declare_status,
-    declare_replay, declare_convert, declare_generate, declare_evaluate, declare_tokenize,
-    declare_version;
+    declare_replay, declare_provenance, declare_convert, declare_generate, declare_evaluate,
+    declare_tokenize, declare_version;
 
 struct PlanArguments {
   std::string inputs;                  ///< YAML file
@@ -85,6 +85,13 @@ enum class Watch : bool { no, yes };
 /// repeats every two seconds until the run ends: in place on a terminal, else only if something has
 /// happened. Returns 0.
 int status(const std::string& folder, Output output, Watch watch);
+
+/// Runs `llamesh provenance`: writes ro-crate-metadata.json and provenance.json into the folder
+/// `to`, or prints both as one JSON object for "-". Empty: the run folder. Replaces its own earlier
+/// files, and others only with Existing::replace. Needs no MPI. The run may be training: nothing
+/// else in its folder is touched. Returns 0.
+int provenance(const std::string& run, const std::string& to, const std::string& license,
+               Existing existing);
 
 /// Returns version, commit, compiler and libraries, for --version.
 std::string version_text();

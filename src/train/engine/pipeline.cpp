@@ -69,7 +69,7 @@ void Pipeline::open(Channel& channel, comm::DeviceMesh::Axis& axis) {
   channel.moved.resize(depth);
 }
 
-/// What the actions of a pass compute with.
+/// Objects with which the actions in a pass compute.
 struct Pipeline::Passes {
   model::CausalLM& model;
   sharding::Fsdp& fsdp;

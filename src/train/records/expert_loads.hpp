@@ -7,7 +7,7 @@
 
 namespace llamesh::train {
 
-/// How evenly a step's tokens were spread over experts. An expert's load is its number of tokens
+/// Balance of a step's tokens over experts. An expert's load is its number of tokens
 /// relative to an equal share: 1 is balanced, 0 an expert without tokens, and `max_load - 1` the
 /// MaxVio of Wang et al. 2024.
 struct ExpertLoads {

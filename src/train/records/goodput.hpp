@@ -8,8 +8,8 @@
 
 namespace llamesh::train {
 
-/// Where the time of a run went, in seconds, over all its launches. Time that was not measured is
-/// in none of the parts: a pause between two jobs, or the end of a launch that was killed.
+/// A run's time by purpose, in seconds, over all its launches. Time that was not measured is in no
+/// part: a pause between two jobs, or the end of a launch that was killed.
 struct Goodput {
   double productive = 0;  ///< steps whose result the run still has
   double repeated = 0;    ///< steps that were lost with a launch, and done again

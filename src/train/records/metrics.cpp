@@ -214,15 +214,19 @@ void MetricsFile::write_goodput(std::int64_t step,
 void MetricsFile::write_start(const std::string& name, std::int64_t step, const std::string& detail,
                               const std::string& mesh) {
   const auto& self = this_process();
-  append(nlohmann::ordered_json{{"event", name},
-                                {"step", step},
-                                {"detail", detail},
-                                {"time", rounded_unix_time()},
-                                {"ranks", self.world_size},
-                                {"mesh", mesh},
-                                {"host", self.host},
-                                {"version", version()}}
-             .dump());
+  nlohmann::ordered_json line = {{"event", name},
+                                 {"step", step},
+                                 {"detail", detail},
+                                 {"time", rounded_unix_time()},
+                                 {"ranks", self.world_size},
+                                 {"mesh", mesh},
+                                 {"host", self.host},
+                                 {"version", version()}};
+  // Text with a space, which no name from git has, says that there is no commit.
+  if (const std::string_view built_from = commit(); built_from.find(' ') == built_from.npos)
+    line["commit"] = built_from;
+  if (const auto job = number_in_environment("SLURM_JOB_ID"); !job.empty()) line["job"] = job;
+  append(line.dump());
 }
 
 void MetricsFile::write_startup(std::int64_t step,

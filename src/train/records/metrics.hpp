@@ -51,8 +51,8 @@ class MetricsFile {
   /// Writes {"event": "goodput", "step": ..., "productive": ..., ...}: seconds by part, and
   /// "share".
   void write_goodput(std::int64_t step, const std::vector<std::pair<std::string, double>>& parts);
-  /// Writes the event "start" or "resume", also with "ranks", "mesh", "host" (rank 0's) and
-  /// "version".
+  /// Writes the event "start" or "resume", also with "ranks", "mesh", "host" (rank 0's),
+  /// "version", and "commit" and "job" if they are known.
   void write_start(const std::string& name, std::int64_t step, const std::string& detail,
                    const std::string& mesh);
   /// Writes {"event": "startup", "step": ..., "phases": {name: seconds}}.

@@ -159,7 +159,10 @@ void take_event(const std::string& event, std::int64_t step, const json& line, R
                           .mesh = text(line, "mesh"),
                           .host = text(line, "host"),
                           .version = text(line, "version"),
-                          .phases = {}});
+                          .commit = text(line, "commit"),
+                          .job = text(line, "job"),
+                          .detail = text(line, "detail"),
+                          .last_time = number_at(line, "time")});
     run.memory_step = std::min(run.memory_step, step);
     if (event == "resume" && step > 0) run.resumes.push_back(step);
   }
@@ -189,6 +192,8 @@ bool add_line(std::string_view text, RunMetrics& run) {
     take_event(line["event"].get<std::string>(), index, line, run);
   else
     add_step(index, read_step(line), run);
+  if (!run.starts.empty())
+    run.starts.back().last_time = std::fmax(run.starts.back().last_time, number_at(line, "time"));
   return true;
 }
 

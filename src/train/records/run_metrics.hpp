@@ -29,7 +29,11 @@ struct RunStart {
   double ranks = 0;       ///< or NaN
   std::string mesh;       ///< "replicate=2 x shard=4", or empty
   std::string host, version;
-  std::vector<std::pair<std::string, double>> phases;  ///< start-up, in seconds
+  std::vector<std::pair<std::string, double>> phases = {};  ///< start-up, in seconds
+  std::string commit = {};  ///< the program was built from it; empty: unknown
+  std::string job = {};     ///< Slurm's id, or empty
+  std::string detail = {};  ///< the weights' source, or after a resume the mesh that had saved
+  double last_time = 0;     ///< newest `time` among its lines, its own included; or NaN
 };
 
 /// A run's metrics.jsonl by step, as if it had never been interrupted: after a resume, repeated
