@@ -279,7 +279,7 @@ TEST(MemoryCheckpoints, OnlyTheJobThatMadeThemLastRemovesThem) {
   const auto job_of_rank_0 = world().broadcast(job_name());
   MemoryRun::alone([&] {
     make_folder(run.node_folder(0));
-    std::ofstream(run.node_folder(0) / "job-of-an-earlier-start");
+    const std::ofstream job(run.node_folder(0) / "job-of-an-earlier-start");
     fs::permissions(run.node_folder(0), fs::perms::owner_all);
   });
   run.save(Job(1), 1);

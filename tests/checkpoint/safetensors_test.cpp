@@ -24,7 +24,7 @@ std::string error_of(const std::string& bytes) {
   try {
     parse(bytes);
   } catch (const Error& error) {
-    const std::string what = error.what();
+    std::string what = error.what();
     EXPECT_EQ(error.code(), ExitCode::bad_input) << what;
     EXPECT_EQ(what.find("f.safetensors: "), 0U) << what;
     EXPECT_EQ(what.find('\n'), std::string::npos) << what;

@@ -214,7 +214,7 @@ TEST(Mesh, PairsSendInChannelsOfTheirOwn) {
   DeviceMesh mesh(world(), discover_topology(world(), 0),
                   ParallelDims({{"pipeline", world().size()}}));
   const int size = world().size(), rank = world().rank();
-  device::Buffer buffer(3 * 64);
+  device::Buffer buffer(std::int64_t{3} * 64);
   for (const int first : {0, 1, size - 1})
     for (const int channel : {1, 2}) {
       auto& pair = mesh.pairs_along(mesh.dims().pipeline(), first, channel);

@@ -25,7 +25,7 @@ std::uint64_t sample_of(const std::vector<std::uint8_t>& bytes, std::size_t piec
 }
 
 TEST(Sample, TakesAllOfLittle) {
-  std::vector<std::uint8_t> bytes(8 * 10);
+  std::vector<std::uint8_t> bytes(std::size_t{8} * 10);
   const auto before = sample_of(bytes, 10);
   for (auto& byte : bytes) {
     byte = 1;
@@ -55,7 +55,7 @@ TEST(Sample, TakesPiecesOfMuchFromTheFirstByteToTheLast) {
 TEST(Sample, IsBounded) {
   constexpr std::size_t mib = std::size_t{1} << 20U;
   EXPECT_EQ(piece_bytes_for(1), mib);
-  EXPECT_EQ(8 * 64 * piece_bytes_for(64), 64 * mib);
+  EXPECT_EQ(std::size_t{8} * 64 * piece_bytes_for(64), 64 * mib);
   EXPECT_EQ(8 * piece_bytes_for(100000), std::size_t{128} << 10U);
 }
 

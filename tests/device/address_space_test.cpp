@@ -51,7 +51,7 @@ TEST(AddressSpace, WithoutALimitAnythingGoes) {
 }
 
 TEST(AddressSpace, GrowsWithTheThreads) {
-  EXPECT_GT(library_address_space(64) - library_address_space(1), 63 * 64 * mebibyte);
+  EXPECT_GT(library_address_space(64) - library_address_space(1), std::int64_t{63} * 64 * mebibyte);
 }
 
 }  // namespace

@@ -140,7 +140,7 @@ void lose_peer(const Fault& fault) {
   const auto stopped = static_cast<int>(fault.number);
   const std::filesystem::path sign = "stopped-rank";
   if (rank == stopped && rank != fault.rank) {
-    std::ofstream(sign.string());
+    const std::ofstream created(sign.string());
     std::raise(SIGSTOP);
   }
   if (rank != fault.rank) return;
@@ -159,7 +159,7 @@ void hold() {
     return std::filesystem::exists(file, ignored);
   };
   if (!is_there()) return;
-  std::ofstream(file.string() + ".reached");
+  const std::ofstream reached(file.string() + ".reached");
   while (is_there()) {
     if (watchdog_of_run != nullptr) watchdog_of_run->progress();
     std::this_thread::sleep_for(std::chrono::milliseconds(10));

@@ -37,7 +37,7 @@ ModelConfig config_of(const std::string& family) {
 /// Micro-batches with random tokens, some of whose targets are ignored.
 class Batches {
  public:
-  Batches() : numbers_(2 * micro_batches * numel * 4) {
+  Batches() : numbers_(std::int64_t{2} * micro_batches * numel * 4) {
     std::mt19937 random(3);
     for (int i = 0; i < micro_batches; ++i) {
       for (auto& t : (*this)[i].tokens.span<std::int32_t>())

@@ -184,7 +184,7 @@ TEST(Rope, OfSomeDimsLeavesTheOthersAsTheyAre) {
   EXPECT_EQ(frequencies.size(), 5U);
   EXPECT_EQ(frequencies[0], rope_frequencies({.theta = 10000, .scaling = yarn}, 4)[0]);
   EXPECT_EQ(frequencies[2], 0);
-  std::vector<float> table(2 * 10);
+  std::vector<float> table(20);
   rope_table(rope, 10, table);
   EXPECT_EQ(table[10 + 2], 1);
   EXPECT_EQ(table[10 + 5 + 2], 0);
