@@ -103,7 +103,10 @@ TEST(RunReplay, RefusesOtherData) {
   const auto in = recorded_inputs(folder.path(), Reproducible::mesh);
   run_to_the_end(in);
   std::ofstream(in.data.train.front(), std::ios::app) << "more text";
-  const auto refusal = error_of([&] { replay_on(world(), in, "04", records_of(in), 6); });
+  const auto setup = plan::make_planned_setup(world(), in);
+  auto watchdog = train::watch_over(world());
+  const auto refusal = error_of(
+      [&] { train::replay(world(), setup, checkpoint_of(in, "04"), records_of(in), 6, watchdog); });
   EXPECT_TRUE(refusal.starts_with("the training data are not those that the run was trained on: "))
       << refusal;
 }

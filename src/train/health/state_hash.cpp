@@ -4,9 +4,11 @@
 #include <bit>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "comm/mpi/exchange.hpp"
 #include "core/box.hpp"
 #include "core/hash.hpp"
 
@@ -63,6 +65,21 @@ std::uint64_t hash_piece(const sharding::ShardedState& state, const sharding::Sh
   return sum;
 }
 
+/// Adds up the ranks' hashes.
+StateHashes summed(const comm::Communicator& world,
+                   const std::map<std::string, std::uint64_t>& mine) {
+  std::vector<std::uint64_t> values;
+  for (const auto& [part, hash] : mine) values.push_back(hash);
+  std::vector<std::uint64_t> all(values.size() * static_cast<std::size_t>(world.size()));
+  comm::all_gather_bytes(world, std::as_bytes(std::span(values)),
+                         std::as_writable_bytes(std::span(all)), "the hashes of the state");
+  for (std::size_t i = values.size(); i < all.size(); ++i) all[i % values.size()] += all[i];
+  StateHashes sums;
+  std::size_t i = 0;
+  for (const auto& [part, hash] : mine) sums[part] = to_hex(all[i++]);
+  return sums;
+}
+
 }  // namespace
 
 StateHashes hash_state(const comm::Communicator& world, const sharding::ShardedState& state) {
@@ -84,11 +101,7 @@ StateHashes hash_state(const comm::Communicator& world, const sharding::ShardedS
           hashes[part_of(table, parameter)] += hash_piece(state, *tensor, u, piece);
     }
   }
-  StateHashes all;
-  for (const auto& [part, hash] : hashes)
-    all[part] = to_hex(static_cast<std::uint64_t>(
-        world.sum(static_cast<std::int64_t>(hash), "the hashes of the state")));
-  return all;
+  return summed(world, hashes);
 }
 
 }  // namespace llamesh::train
