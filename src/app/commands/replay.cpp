@@ -104,9 +104,9 @@ int replay(const ReplayArguments& asked) {
 void declare_replay(CLI::App& parser, Run& chosen) {
   auto& command = add_command(parser, "replay",
                               "Train steps of a run again and compare the bits (also under mpirun)",
-                              {"llamesh replay runs/tiny --step 15",
-                               "mpirun -n 4 llamesh replay runs/tiny --step 11 "
-                               "--until 20 mesh.axes.pipeline=2"});
+                              {"llamesh replay runs/first --step 1507",
+                               "mpirun -n 4 llamesh replay runs/first --step 1507 --until 1510 "
+                               "mesh.axes.pipeline=2"});
   auto& [to] = runs(command, chosen, replay);
   command.add_option("RUN", to.run, "Run folder")->required();
   command.add_option("OVERRIDES", to.overrides, "key.path=value ... of the run's inputs");

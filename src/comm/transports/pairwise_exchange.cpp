@@ -90,7 +90,7 @@ std::int64_t piece_numel(DType dtype) {
 
 /// Levels below the root in a binary tree over `leaves`.
 int levels_of(int leaves) {
-  return std::bit_width(static_cast<unsigned>(leaves) - 1U);
+  return static_cast<int>(std::bit_width(static_cast<unsigned>(leaves) - 1U));
 }
 
 /// Sums pieces that come one by one, by the balanced binary tree over their order: sums over 1, 2,

@@ -68,7 +68,7 @@ bool keep_bf16_products(const comm::Communicator& world, DType dtype, const std:
 
 void check_arithmetic(const comm::Communicator& world) {
   const auto here = ops::arithmetic();
-  const auto of_rank_0 = comm::on_rank_0(world, [&] { return here; });
+  const auto of_rank_0 = world.broadcast(here);
   comm::agree(world, [&] {
     validate(here == of_rank_0,
              "train.reproducible is mesh, and this rank computes by {}, rank 0 by {}: use nodes of "

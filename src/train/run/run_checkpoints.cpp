@@ -60,7 +60,7 @@ std::string fingerprint_of_data(const comm::Communicator& world, const Setup& se
 std::string load_base(const comm::Communicator& world, const Setup& setup,
                       const checkpoint::State& state, const checkpoint::BaseModel& saved) {
   const auto& pretrained = setup.inputs.pretrained;
-  const auto folder = pretrained.load_weights ? pretrained.hf : saved.path;
+  auto folder = pretrained.load_weights ? pretrained.hf : saved.path;
   comm::agree(world, [&] {
     if (world.rank() == 0) checkpoint::check_base_exists(folder);
   });
