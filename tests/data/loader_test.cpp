@@ -69,7 +69,7 @@ TEST(Loader, DealsTheGlobalBatchWhateverTheRanks) {
           for (std::int64_t a = 0; a < 36 / (ranks * micro); ++a) {
             const TokenBatch& batch = loader.next();
             ASSERT_EQ(batch.tokens.size(), static_cast<std::size_t>(micro * 10));
-            for (std::int64_t i = 0; i < micro * 10; ++i) {
+            for (std::int64_t i = 0; i < std::int64_t{micro} * 10; ++i) {
               const std::int64_t p = step * 36 + (a * ranks + rank) * micro + i / 10;
               const std::int64_t token = sampler.sequence_at(p).sequence * 10 + i % 10;
               ASSERT_EQ(batch.tokens[static_cast<std::size_t>(i)], text.at(token));

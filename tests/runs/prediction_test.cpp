@@ -191,7 +191,7 @@ TEST_P(ExpertsPredicted, TakeWhatIsPlanned) {
   in.sharding.strategy = Strategy::full_shard;
   in.mesh = {.tensor = tensor};
   in.train.micro_batch = micro_batch;
-  in.train.global_batch = micro_batch * world().size();
+  in.train.global_batch = std::int64_t{micro_batch} * world().size();
   in.memory.activation_checkpointing = checkpointing;
   in.precision.parameters = dtype;
   expect_as_planned(in);
@@ -313,7 +313,7 @@ TEST_P(MeshReproduciblePredicted, TakesWhatIsPlanned) {
   in.sharding.offload = offload;
   in.mesh.ranks_per_node = world().size() / 2;
   in.train.micro_batch = 2;
-  in.train.global_batch = 8 * world().size();
+  in.train.global_batch = std::int64_t{8} * world().size();
   in.train.threads = 2;
   in.train.reproducible = train::Reproducible::mesh;
   expect_as_planned(in);
