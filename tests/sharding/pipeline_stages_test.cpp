@@ -88,7 +88,7 @@ TEST(PipelineStages, HaveEachParameterOnce) {
       }
       for (std::size_t p = 0; p < held.size(); ++p) {
         const bool is_tied = tied && p == model::index(table.lm_head.weight);
-        EXPECT_EQ(held[p], 2 * (is_tied ? 2 : 1) * table.parameters[p].numel());
+        EXPECT_EQ(held[p], std::int64_t{2} * (is_tied ? 2 : 1) * table.parameters[p].numel());
         EXPECT_EQ(counted[p], table.parameters[p].numel()) << table.parameters[p].name;
       }
       EXPECT_GE(owned, 2 * table.numel());

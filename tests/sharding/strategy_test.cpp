@@ -123,7 +123,8 @@ TEST(Strategy, AContextAxisLiesBetweenExpertAndTensor) {
 }
 
 TEST(Strategy, StagesLieBetweenReplicasAndShards) {
-  const auto mesh = [](Strategy strategy, comm::MeshOptions options, std::vector<int> per_node) {
+  const auto mesh = [](Strategy strategy, comm::MeshOptions options,
+                       const std::vector<int>& per_node) {
     return comm::to_string(mesh_of(strategy, options, per_node));
   };
   EXPECT_EQ(mesh(hybrid_shard, {.pipeline = 2}, {4, 4, 4, 4}),

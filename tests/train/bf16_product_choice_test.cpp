@@ -17,7 +17,7 @@ constexpr double never = std::numeric_limits<double>::infinity();
 /// A fixture that restores this process's method.
 class Bf16ProductsOfAJob : public testing::Test {
  protected:
-  ~Bf16ProductsOfAJob() override { ops::use_bf16_products(before_); }
+  void TearDown() override { ops::use_bf16_products(before_); }
 
  private:
   ops::Bf16Products before_ = ops::bf16_products();

@@ -505,7 +505,7 @@ TEST(RunLoop, ReportsALossThatJumps) {
   in.train.steps = 104;
   in.checkpoint.every_steps = 0;
   in.data.order = data::Order::sequential;
-  constexpr std::size_t bytes_of_a_step = 12 * 24;
+  constexpr std::size_t bytes_of_a_step = std::size_t{12} * 24;
   std::string text;
   for (int i = 0; text.size() < 100 * bytes_of_a_step; ++i)
     text += fmt::format("the {} lamps of mesh {}\n", i * i % 97, i % 7);
