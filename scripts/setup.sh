@@ -14,6 +14,7 @@ packages=(
   libfmt-dev libspdlog-dev libyaml-cpp-dev libcli11-dev nlohmann-json3-dev libxxhash-dev
   libgtest-dev bible-kjv sentencepiece
   libsentencepiece-dev libpcre2-dev libutf8proc-dev libprotozero-dev libisal-dev
+  python3-jinja2
 )
 test_packages=(
   slurm-wlm munge libpmix-dev iproute2  # libpmix-dev has the libpmix.so that Slurm's plugin opens

@@ -16,7 +16,7 @@ case $1 in
   runtime)
     apt-get install -q -y --no-install-recommends \
       openmpi-bin libhdf5-openmpi-103-1 libdnnl2 libfmt9 libspdlog1.10 libyaml-cpp0.7 libsentencepiece0 \
-      libpcre2-8-0 libutf8proc2 libisal2 libgomp1
+      libpcre2-8-0 libutf8proc2 libisal2 libgomp1 python3-jinja2
     ;;
 esac
 rm -rf /var/lib/apt/lists/*

@@ -143,11 +143,9 @@ void note_chat_template(Inputs& in) {
   using enum data::ChatTemplate;
   if (in.data.format != data::Format::jsonl || in.data.chat_template != automatic) return;
   const auto found = data::conversation_options(in.data).chat_template;
-  if (found == automatic)
-    in.notes.push_back(fmt::format(
-        "data.chat_template: the one in {} is not supported, so conversations will be refused; set "
-        "data.chat_template",
-        in.data.tokenizer));
+  if (found == jinja)
+    in.notes.push_back(fmt::format("data.chat_template: the one in {}, written by python3's jinja2",
+                                   in.data.tokenizer));
   else if (!tokenizer::chat_template_text(in.data.tokenizer))
     in.notes.push_back(fmt::format("data.chat_template: plain, as the tokenizer {} has no template",
                                    in.data.tokenizer));

@@ -1,7 +1,5 @@
 #include "data/chat_template.hpp"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <array>
 
@@ -186,6 +184,10 @@ bool drops_system(ChatTemplate chat_template) {
   return chat_template == ChatTemplate::mistral_v0 || chat_template == ChatTemplate::mistral_v3;
 }
 
+bool is_built_in(ChatTemplate chat_template) {
+  return chat_template != ChatTemplate::automatic && chat_template != ChatTemplate::jinja;
+}
+
 /// Returns a text up to its first white space, without any before it.
 std::string first_word(std::string_view text) {
   constexpr std::string_view space = " \n";
@@ -200,13 +202,15 @@ std::span<const std::pair<std::string_view, ChatTemplate>> chat_template_names()
 }
 
 EnumNames<ChatTemplate> enum_names(ChatTemplate) {
-  EnumNames<ChatTemplate> result{{{"auto", ChatTemplate::automatic}}};
+  EnumNames<ChatTemplate> result{
+      {{"auto", ChatTemplate::automatic}, {"jinja", ChatTemplate::jinja}}};
   const auto templates = chat_template_names();
   result.words.insert(result.words.end(), templates.begin(), templates.end());
   return result;
 }
 
 std::string_view name_of(ChatTemplate chat_template) {
+  if (chat_template == ChatTemplate::jinja) return "jinja";
   const auto* const found = std::ranges::find(template_names, chat_template,
                                               &decltype(template_names)::value_type::second);
   return found == template_names.end() ? "auto" : found->first;
@@ -255,6 +259,7 @@ Document render(ChatTemplate chat_template, std::span<const ChatMessage> message
       write_zephyr(out, messages);
       break;
     case automatic:
+    case jinja:
     case plain:
       expects(false, "the chat template {}", name_of(chat_template));
   }
@@ -262,7 +267,7 @@ Document render(ChatTemplate chat_template, std::span<const ChatMessage> message
 }
 
 std::string turn_end(ChatTemplate chat_template) {
-  if (chat_template == ChatTemplate::automatic || chat_template == ChatTemplate::plain) return "";
+  if (!is_built_in(chat_template) || chat_template == ChatTemplate::plain) return "";
   const std::vector<ChatMessage> messages{{"user", "a"}, {"assistant", "b"}};
   const std::string nowhere;
   const auto document = render(chat_template, messages, {nowhere, 0});
@@ -272,7 +277,7 @@ std::string turn_end(ChatTemplate chat_template) {
 }
 
 ChatOpening opening(ChatTemplate chat_template) {
-  if (chat_template == ChatTemplate::automatic || chat_template == ChatTemplate::plain) return {};
+  if (!is_built_in(chat_template) || chat_template == ChatTemplate::plain) return {};
   ChatOpening result;
   const std::string nowhere;
   std::vector<ChatMessage> messages{{"system", "a"}, {"user", "b"}, {"assistant", "c"}};
@@ -290,24 +295,27 @@ ConversationOptions conversation_options(const DataOptions& options) {
                              .loss_on = options.loss_on,
                              .reasoning = options.reasoning,
                              .columns = options.columns};
-  if (options.chat_template != ChatTemplate::automatic) return result;
+  if (options.chat_template != ChatTemplate::automatic &&
+      options.chat_template != ChatTemplate::jinja)
+    return result;
   const auto jinja = tokenizer::chat_template_text(options.tokenizer);
   if (!jinja) {
+    validate(options.chat_template == ChatTemplate::automatic,
+             "data.chat_template is jinja, but the tokenizer '{}' has no chat template beside it; "
+             "put chat_template.jinja there, or set it to auto",
+             options.tokenizer);
     result.chat_template = ChatTemplate::plain;
     return result;
   }
+  if (options.chat_template == ChatTemplate::jinja) return result;
   const auto found = find_chat_template(hash_of(jinja->text.data(), jinja->text.size()));
-  if (found) {
-    result.chat_template = *found;
-    return result;
-  }
-  std::vector<std::string_view> names;
-  for (const auto& [name, chat_template] : template_names) names.push_back(name);
-  result.unknown_template = fmt::format(
-      "the chat template in '{}' is none that llamesh knows; choose one (data.chat_template, "
-      "--chat-template): {}",
-      jinja->file, fmt::join(names, ", "));
+  result.chat_template = found.value_or(ChatTemplate::jinja);
   return result;
+}
+
+std::optional<tokenizer::ChatTemplateText> jinja_template_of(const DataOptions& options) {
+  const bool is_jinja = conversation_options(options).chat_template == ChatTemplate::jinja;
+  return is_jinja ? tokenizer::chat_template_text(options.tokenizer) : std::nullopt;
 }
 
 }  // namespace llamesh::data

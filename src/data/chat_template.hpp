@@ -9,10 +9,11 @@
 #include <vector>
 
 #include "data/jsonl.hpp"
+#include "tokenizer/tokenizer.hpp"
 
 namespace llamesh::data {
 
-/// Returns the templates with their names in input files, `plain` first; not `auto`.
+/// Returns the built-in templates with their names in input files, `plain` first.
 std::span<const std::pair<std::string_view, ChatTemplate>> chat_template_names();
 std::string_view name_of(ChatTemplate chat_template);
 
@@ -26,7 +27,7 @@ Document render(ChatTemplate chat_template, std::span<const ChatMessage> message
                 const LineNumber& where);
 
 /// Returns the special token that ends an answer in this template, as written: "<|im_end|>". Empty
-/// if the tokenizer's EOS does, and for `plain` and `automatic`.
+/// if the tokenizer's EOS does, for `plain`, and for one that is not built in.
 std::string turn_end(ChatTemplate chat_template);
 
 /// Beginning of a template's conversations.
@@ -36,7 +37,7 @@ struct ChatOpening {
 };
 
 /// Returns how conversations in this template begin. No words for `plain`, whose conversations
-/// begin as texts do, and for `automatic`.
+/// begin as texts do, and for one that is not built in.
 ChatOpening opening(ChatTemplate chat_template);
 
 /// Returns the template whose Jinja text has this hash (hash_of). Nothing is normalized: a template
@@ -44,8 +45,11 @@ ChatOpening opening(ChatTemplate chat_template);
 std::optional<ChatTemplate> find_chat_template(std::uint64_t hash);
 
 /// Returns the options for conversations. `automatic` becomes the template in the folder of
-/// `options.tokenizer`, or `plain` if that has none. If it is not one of those above, the first
-/// conversation is an error.
+/// `options.tokenizer`: a built-in one if it is known, otherwise `jinja`; `plain` if the folder has
+/// none. Throws a user error for `jinja` if it has none.
 ConversationOptions conversation_options(const DataOptions& options);
+
+/// Returns the template with which Jinja writes conversations; nothing if a built-in one does.
+std::optional<tokenizer::ChatTemplateText> jinja_template_of(const DataOptions& options);
 
 }  // namespace llamesh::data

@@ -66,7 +66,8 @@ inline EnumNames<TokenDtype> enum_names(TokenDtype) {
 /// Form in which a conversation becomes text (chat_template.hpp). A name ends in the model's
 /// version if its developer changed the form.
 enum class ChatTemplate : std::uint8_t {
-  automatic,  ///< `auto`: found by the text of the template in the tokenizer's folder
+  automatic,  ///< `auto`: a built-in one by the text of that in the tokenizer's folder, or `jinja`
+  jinja,      ///< the one in the tokenizer's folder, written by Jinja2 (jinja_template.hpp)
   plain,      ///< llamesh's own, which needs no special token but EOS
   llama2,
   llama3,

@@ -9,6 +9,7 @@
 #include "core/error.hpp"
 #include "core/text.hpp"
 #include "data/chat_template.hpp"
+#include "data/jinja_template.hpp"
 
 namespace llamesh::data {
 namespace {
@@ -70,6 +71,16 @@ void encode_text(const tokenizer::Tokenizer& tokenizer, const DocumentTokens& sp
                                                      : tokenizer::SpecialTokens::text);
 }
 
+/// Returns true if the last thing in a text is a special token, which was recognized there.
+bool ends_with_token(const tokenizer::Tokenizer& tokenizer, const TextSegment& segment) {
+  constexpr std::size_t longest = 64;  // bytes
+  if (segment.kind != SegmentKind::text) return false;
+  const std::string_view text = segment.text;
+  for (std::size_t bytes = 1; bytes <= std::min(text.size(), longest); ++bytes)
+    if (tokenizer.special_token(text.substr(text.size() - bytes))) return true;
+  return false;
+}
+
 /// Adds a masked range, or extends the last one.
 void mask(std::vector<std::int64_t>& ranges, std::int64_t begin, std::int64_t end) {
   if (!ranges.empty() && ranges.back() == begin)
@@ -84,6 +95,9 @@ DocumentTokens document_tokens(const tokenizer::Tokenizer& tokenizer, const Data
   DocumentTokens special{tokenizer.prefix_ids(), tokenizer.suffix_ids(), 0,
                          options.tokenizer == "byte", conversation_options(options)};
   if (special.byte_zero) special.suffix_ids = {0};
+  if (auto text = jinja_template_of(options))
+    special.conversations.jinja =
+        std::make_shared<const JinjaTemplate>(std::move(*text), tokenizer);
   validate(
       !special.suffix_ids.empty(),
       "the tokenizer '{}' has no end-of-text token, which JSONL documents need; set eos_token in "
@@ -107,7 +121,8 @@ EncodedDocument encode(const tokenizer::Tokenizer& tokenizer, const DocumentToke
       place = tokenizer::Chunk::after_token;
     } else {
       encode_text(tokenizer, special, segment, place, ids, where);
-      place = tokenizer::Chunk::continuation;
+      place = ends_with_token(tokenizer, segment) ? tokenizer::Chunk::after_token
+                                                  : tokenizer::Chunk::continuation;
     }
     if (is_last && !document.has_special_tokens) {
       ids.insert(ids.end(), special.suffix_ids.begin(), special.suffix_ids.end());

@@ -15,6 +15,7 @@ using nlohmann::json;
 
 constexpr std::int64_t text_version = 1;  // incremented when the hashing changes
 constexpr std::size_t pieces = 8;
+constexpr std::string_view jinja = "jinja:";  // before a template's hash
 
 std::vector<FileFingerprint> source_from(const json& from) {
   std::vector<FileFingerprint> files;
@@ -60,8 +61,15 @@ std::string difference(std::size_t source, const std::vector<FileFingerprint>& t
 /// Describes how conversations have become other ids, if they have.
 std::string chat_difference(const DataOrder& then, const DataOrder& now) {
   const auto other = [](const char* key, const std::string& is, const std::string& was) {
-    return fmt::format("{0} is {1}; it was {2}; set {0}={2} to continue", key, is, was);
+    return fmt::format("{0} is {1}; it was {2}; set {0}={3} to continue", key, is, was,
+                       was.substr(0, was.find(':')));
   };
+  if (then.chat_template.starts_with(jinja) && now.chat_template.starts_with(jinja) &&
+      then.chat_template != now.chat_template)
+    return fmt::format(
+        "the chat template in the tokenizer's folder has hash {}; it had {}; restore it to "
+        "continue",
+        now.chat_template.substr(jinja.size()), then.chat_template.substr(jinja.size()));
   if (then.chat_template != now.chat_template)
     return other("data.chat_template", now.chat_template, then.chat_template);
   return then.loss_on == now.loss_on ? "" : other("data.loss_on", now.loss_on, then.loss_on);

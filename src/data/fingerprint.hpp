@@ -26,7 +26,8 @@ struct DataOrder {
   std::vector<double> weights;    ///< per source
   std::string packing = "concatenate";
   std::uint64_t documents = 0;  ///< hash over the packed documents; 0 if they are concatenated
-  std::string chat_template = "plain";  ///< the resolved one; plain if the data are not JSONL
+  /// The resolved one, or "jinja:" and the hash of its text; plain if the data are not JSONL.
+  std::string chat_template = "plain";
   std::string loss_on = "assistant";
 };
 

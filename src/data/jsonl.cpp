@@ -11,10 +11,13 @@
 #include "core/error.hpp"
 #include "core/text.hpp"
 #include "data/chat_template.hpp"
+#include "data/jinja_template.hpp"
 #include "data/record_fields.hpp"
 
 namespace llamesh::data {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 constexpr std::size_t longest_record = std::size_t{256} << 20;
 constexpr std::string_view white_space = " \t\r\n";
@@ -68,18 +71,23 @@ void check_prompt(const MessageFields& message, std::size_t number, const LineNu
            in_loss ? "assistant" : "all");
 }
 
-Document conversation(std::vector<MessageFields> fields, const LineNumber& where,
-                      const ConversationOptions& options) {
-  validate(options.unknown_template.empty(), "{}: {}", where, options.unknown_template);
-  check_roles(fields, where);
+/// A conversation as messages without their fields' names.
+struct Turns {
+  std::vector<ChatMessage> messages;
+  std::vector<bool> answers;  ///< which are in the loss
+};
+
+Turns turns_of(std::vector<MessageFields> fields, const LineNumber& where,
+               const ConversationOptions& options) {
+  if (!options.jinja) check_roles(fields, where);
   while (!fields.empty() && *fields.back().role != "assistant") fields.pop_back();
   validate(!fields.empty(), "{}: the chat has no assistant message, so there is nothing to learn",
            where);
-  std::vector<ChatMessage> messages;
-  std::vector<bool> answers;
+  Turns turns;
+  auto& [messages, answers] = turns;
   for (auto& message : fields) {
     const bool is_answer = *message.role == "assistant";
-    validate(!is_answer || !message.content->empty(),
+    validate(!is_answer || !message.content->empty() || options.jinja,
              "{}: message {} (assistant) is empty; remove it", where, messages.size() + 1);
     if (is_answer)
       answers.push_back(message.in_loss.value_or(true));
@@ -87,9 +95,62 @@ Document conversation(std::vector<MessageFields> fields, const LineNumber& where
       check_prompt(message, messages.size() + 1, where, options.loss_on);
     messages.push_back({std::move(*message.role), std::move(*message.content)});
   }
-  Document document = render(options.chat_template, messages, where);
+  return turns;
+}
+
+/// Checks what the template cannot: a role that it never mentions would be written, or left out,
+/// without a word.
+void check_chat(const Json& chat, const LineNumber& where, const ConversationOptions& options) {
+  constexpr std::string_view known[] = {"system", "user", "assistant"};
+  std::size_t number = 0;
+  for (const auto& message : chat.at("messages")) {
+    ++number;
+    const auto& role = message.at("role").get_ref<const std::string&>();
+    validate(std::ranges::find(known, role) != std::end(known) || options.jinja->names(role),
+             "{}: message {} has the role '{}', which the chat template does not know; remove the "
+             "record, or edit the template",
+             where, number, excerpt(role));
+    validate(role != "assistant" || message.contains("tool_calls") ||
+                 !message.value("content", "").empty(),
+             "{}: message {} (assistant) is empty; remove it", where, number);
+  }
+}
+
+/// Renders a conversation with its model's own template.
+Document templated(const Json& chat, std::vector<bool> answers, const LineNumber& where,
+                   const ConversationOptions& options) {
+  check_chat(chat, where, options);
+  auto parts = options.jinja->render(chat, where);
+  int found = 0;
+  for (const auto& part : parts) found = std::max(found, part.answer + 1);
+  if (options.loss_on == LossOn::last_assistant)
+    std::fill(answers.begin(), answers.end() - 1, false);
+  const bool all = std::ranges::find(answers, false) == answers.end();
+  validate(all || std::cmp_equal(found, answers.size()),
+           "{}: the chat template marks {} answers, but the conversation has {}, so it is unknown "
+           "which are to be learned; mark each once",
+           where, found, answers.size());
+  Document document{.segments = {}, .has_special_tokens = true};
+  for (auto& [segment, answer] : parts) {
+    const bool learned = answer >= 0 && (all || answers[static_cast<std::size_t>(answer)]);
+    segment.in_loss = learned || options.loss_on == LossOn::all;
+    document.segments.push_back(std::move(segment));
+  }
+  return document;
+}
+
+Document conversation(Messages messages, std::string_view record, const RecordFields& fields,
+                      const LineNumber& where, const ConversationOptions& options) {
+  auto turns = turns_of(std::move(messages), where, options);
+  Document document;
+  if (options.jinja) {
+    document = templated(whole_conversation(record, fields, turns.messages.size(), where, options),
+                         std::move(turns.answers), where, options);
+  } else {
+    document = render(options.chat_template, turns.messages, where);
+    set_loss(document, std::move(turns.answers), options.loss_on);
+  }
   document.form = "a conversation";
-  set_loss(document, std::move(answers), options.loss_on);
   return document;
 }
 
@@ -114,7 +175,7 @@ std::optional<Messages> messages_of(RecordFields& fields, const LineNumber& wher
   if (!messages || !fields.system || fields.system->empty()) return messages;
   validate(messages->empty() || *messages->front().role != "system",
            "{}: has 'system' beside a first message with that role; keep one of them", where);
-  messages->insert(messages->begin(), {"system", std::move(*fields.system), {}, {}});
+  messages->insert(messages->begin(), {"system", fields.system, {}, {}});
   return messages;
 }
 
@@ -204,14 +265,14 @@ std::size_t object_size(std::string_view text, const LineNumber& where) {
 
 Document parse_jsonl(std::string_view record, const LineNumber& where,
                      const ConversationOptions& options) {
-  RecordFields fields = read_fields(record, where, options.reasoning, options.columns);
+  RecordFields fields = read_fields(record, where, options);
   const bool may_be_text =
       !(fields.messages || fields.prompt_messages || fields.completion_messages ||
         fields.instruction || (fields.prompt && fields.completion));
   validate(may_be_text || fields.unread.empty(), "{}: has '{}'; {}", where, fields.unread,
            fields.advice);
   if (auto messages = messages_of(fields, where))
-    return conversation(std::move(*messages), where, options);
+    return conversation(std::move(*messages), record, fields, where, options);
   validate(may_be_text || !fields.system || fields.system->empty(),
            "{}: has 'system' without 'messages'; write the conversation as 'messages', or remove "
            "the field",

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,11 +43,12 @@ struct ChatMessage {
   std::string content;
 };
 
+class JinjaTemplate;  // jinja_template.hpp
+
 /// Rules for turning records into documents.
 struct ConversationOptions {
   ChatTemplate chat_template = ChatTemplate::plain;
-  /// Error for the first conversation if chat_template is automatic and none was recognized.
-  std::string unknown_template = {};
+  std::shared_ptr<const JinjaTemplate> jinja = {};  ///< writes them, if chat_template is `jinja`
   LossOn loss_on = LossOn::assistant;
   Reasoning reasoning = Reasoning::refuse;
   RecordColumns columns = {};
@@ -66,6 +68,8 @@ struct LineNumber {
 ///   The first role may be system, or `system` beside the list holds that message; then user and
 ///   assistant take turns. All that the assistant has to generate is in the loss, except in turns
 ///   whose `train`, `weight` or like key is 0 or false. Anything after its last turn is dropped.
+///   With options.jinja, roles and their order are the template's affair, and it reads `tools`,
+///   `tool_calls` and reasoning if it names them.
 /// - `conversations`, or `conversation`, a list of {from, value} (ShareGPT): likewise, with the
 ///   roles human and gpt.
 /// - `prompt` and `completion`, both lists of messages (TRL): one conversation, in which only the

@@ -8,9 +8,12 @@
 #include "core/error.hpp"
 #include "core/json.hpp"
 #include "core/text.hpp"
+#include "data/jinja_template.hpp"
 
 namespace llamesh::data {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 /// Keys of a message with which other trainers take a turn out of the loss: OpenAI's weight,
 /// axolotl's train and training, ms-swift's loss and loss_scale, and names in use elsewhere.
@@ -53,6 +56,9 @@ constexpr std::array message_fields = std::to_array<UnreadField>(
      {"video", media_advice},
      {"train_detail",
       "a turn is in the loss as a whole or not at all; set 'train' to true or false instead"}});
+constexpr std::string_view tool_fields[] = {"tools", "functions", "tool_calls", "function_call"};
+/// What transformers calls reasoning, the first that is there.
+constexpr std::string_view reasoning_names[] = {"reasoning_content", "thinking", "reasoning"};
 constexpr std::array reasoning_fields =
     std::to_array<UnreadField>({{"reasoning_content", reasoning_advice},
                                 {"reasoning", reasoning_advice},
@@ -90,11 +96,60 @@ std::string role_of(std::string from) {
   return from;
 }
 
+/// Returns true if the template reads this field of a record or a message, which others do not.
+bool is_for_template(const ConversationOptions& options, std::string_view field) {
+  const auto is_one_of = [&](const auto& names) {
+    return std::ranges::find(names, field) != std::end(names);
+  };
+  if (!options.jinja) return false;
+  if (is_one_of(tool_fields)) return options.jinja->names(field);
+  return is_one_of(reasoning_names) &&
+         (options.jinja->names("reasoning_content") || options.jinja->names("thinking"));
+}
+
+/// Returns a list, or what a text holds as JSON: data files have tools in both forms.
+Json list_in(const Json& value, const std::string& name) {
+  if (!value.is_string()) return value;
+  return parse_json_object(fmt::format(R"({{"list": {}}})", value.get_ref<const std::string&>()),
+                           name)
+      .at("list");
+}
+
+/// Gives a message's reasoning the names under which templates look for it, or drops it.
+void share_reasoning(Json& message, Reasoning reasoning) {
+  const auto* const found = std::ranges::find_if(
+      reasoning_names, [&](std::string_view name) { return message.contains(name); });
+  if (found == std::end(reasoning_names)) return;
+  const auto text = message.at(std::string(*found));
+  if (reasoning == Reasoning::drop)
+    for (const auto& field : reasoning_fields) message.erase(std::string(field.name));
+  else
+    for (const auto* name : {"reasoning_content", "thinking"})
+      if (!message.contains(name)) message[name] = text;
+}
+
+/// Returns a message as a template reads it.
+Json whole_message(const Json& message, const std::string& name,
+                   const ConversationOptions& options) {
+  Json whole = Json::object();
+  for (const auto& [key, value] : message.items()) {
+    if (value.is_null() || std::ranges::find(loss_keys, key) != loss_keys.end()) continue;
+    if (key == "from")
+      whole["role"] = role_of(value);
+    else if (key == "tool_calls")
+      whole[key] = list_in(value, name);
+    else
+      whole[key == "value" ? "content" : key] = value;
+  }
+  share_reasoning(whole, options.reasoning);
+  return whole;
+}
+
 /// A parser handler that takes the known fields and ignores all else.
 class Handler final : public nlohmann::json_sax<nlohmann::json> {
  public:
-  Handler(const LineNumber& where, Reasoning reasoning, const RecordColumns& columns)
-      : where_(where), reasoning_(reasoning), columns_(columns) {}
+  Handler(const LineNumber& where, const ConversationOptions& options)
+      : where_(where), options_(options), columns_(options.columns) {}
   RecordFields take() { return std::move(fields_); }
 
   bool null() override {
@@ -142,6 +197,7 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
   bool end_object() override {
     --depth_;
     if (depth_ == 2 && list_ != nullptr) {
+      if (options_.jinja && !message().content) message().content = "";
       validate(message().role && message().content, "{}: message {} needs 'role' and 'content'",
                where_, list_->size());
       key_ = list_name_;
@@ -153,6 +209,7 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
       validate(!*list, "{}: '{}' appears twice", where_, key_);
       list_ = &list->emplace();
       list_name_ = key_;
+      key_of(field_) = key_;
     } else {
       other();
     }
@@ -202,6 +259,11 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
            : field == prompt     ? &fields_.prompt_messages
            : field == completion ? &fields_.completion_messages
                                  : nullptr;
+  }
+  std::string& key_of(Field list) {
+    return list == messages ? fields_.messages_key
+           : list == prompt ? fields_.prompt_key
+                            : fields_.completion_key;
   }
   /// Returns the destination for a string at this place, or null.
   std::optional<std::string>* target() {
@@ -255,6 +317,7 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
   /// Notes or refuses a field that is not read, if this is a value of the object at `depth`, or
   /// inside one: an empty list or object is as good as none.
   void note_unread(int depth) {
+    if (is_for_template(options_, key_)) return;
     if (depth == 1)
       if (const auto* const field = find(record_fields)) {
         fields_.unread = field->name;
@@ -262,7 +325,7 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
       }
     if (depth != 3 || list_ == nullptr) return;
     refuse_message(find(message_fields));
-    if (reasoning_ == Reasoning::refuse) refuse_message(find(reasoning_fields));
+    if (options_.reasoning == Reasoning::refuse) refuse_message(find(reasoning_fields));
   }
   template <class Fields>
   const UnreadField* find(const Fields& fields) const {
@@ -288,7 +351,7 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
   }
 
   LineNumber where_;
-  Reasoning reasoning_;
+  const ConversationOptions& options_;
   RecordFields fields_;
   const RecordColumns& columns_;
   int depth_ = 0;              ///< open containers
@@ -300,13 +363,33 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
 
 }  // namespace
 
-RecordFields read_fields(std::string_view record, const LineNumber& where, Reasoning reasoning,
-                         const RecordColumns& columns) {
-  Handler handler(where, reasoning, columns);
+RecordFields read_fields(std::string_view record, const LineNumber& where,
+                         const ConversationOptions& options) {
+  Handler handler(where, options);
   // The parser would treat a NUL as the end of the text.
   if (const auto nul = record.find('\0'); nul != record.npos) handler.refuse_json(nul + 1);
   nlohmann::json::sax_parse(record.begin(), record.end(), &handler);
   return handler.take();
+}
+
+Json whole_conversation(std::string_view record, const RecordFields& fields, std::size_t count,
+                        const LineNumber& where, const ConversationOptions& options) {
+  const auto name = fmt::format("{}", where);
+  const Json whole = parse_json_object(std::string(record), name);
+  Json conversation{{"messages", Json::array()}};
+  auto& messages = conversation["messages"];
+  if (fields.system && !fields.system->empty())
+    messages.push_back({{"role", "system"}, {"content", *fields.system}});
+  for (const auto* key : {&fields.messages_key, &fields.prompt_key, &fields.completion_key}) {
+    if (key->empty()) continue;
+    for (const auto& message : whole.at(*key))
+      messages.push_back(whole_message(message, name, options));
+    if (key == &fields.messages_key) break;  // then the others are no lists of its messages
+  }
+  messages.erase(messages.begin() + static_cast<std::ptrdiff_t>(count), messages.end());
+  if (const auto tools = whole.find("tools"); tools != whole.end() && options.jinja->names("tools"))
+    conversation["tools"] = list_in(*tools, name);
+  return conversation;
 }
 
 }  // namespace llamesh::data

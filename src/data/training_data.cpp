@@ -200,9 +200,9 @@ void TrainingData::add_chat_options(DataOrder& order) const {
   DataOptions options;
   options.tokenizer = tokenizer_;
   options.chat_template = chat_template_;
-  // An unknown template stays automatic: then no record is a conversation.
-  const auto resolved = conversation_options(options).chat_template;
-  if (resolved != ChatTemplate::automatic) order.chat_template = name_of(resolved);
+  order.chat_template = name_of(conversation_options(options).chat_template);
+  if (const auto jinja = jinja_template_of(options))
+    order.chat_template += ":" + to_hex(hash_of(jinja->text.data(), jinja->text.size()));
   if (loss_on_ == LossOn::last_assistant) order.loss_on = "last_assistant";
   if (loss_on_ == LossOn::all) order.loss_on = "all";
 }

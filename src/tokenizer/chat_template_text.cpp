@@ -6,7 +6,7 @@
 #include "core/file.hpp"
 #include "core/json.hpp"
 #include "tokenizer/json_object.hpp"
-#include "tokenizer/tokenizer_json.hpp"
+#include "tokenizer/tokenizer_config.hpp"
 
 namespace llamesh::tokenizer {
 namespace {
@@ -15,20 +15,22 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t max_template_bytes = 16 << 20;
 
-/// Returns the template; if the value is not one, its JSON, which equals no known template.
-std::optional<std::string> template_in_config(const std::string& name, const std::string& text) {
+ChatTemplateText template_in(const std::string& file, const nlohmann::json& value) {
+  const bool is_text = value.is_string() && !value.get_ref<const std::string&>().empty();
+  return {file, is_text ? value.get<std::string>() : value.dump(), is_text};
+}
+
+std::optional<ChatTemplateText> template_in_config(const std::string& name,
+                                                   const std::string& text) {
   const auto parsed = parse_json(text, name);
   const JsonObject config(name, parsed);
   const auto* const member = config.find("chat_template");
   if (member == nullptr) return std::nullopt;
-  const auto text_of = [](const nlohmann::json& value) {
-    return value.is_string() ? value.get<std::string>() : value.dump();
-  };
-  if (!member->is_array()) return text_of(*member);
-  for (const auto& entry : *member)
-    if (entry.is_object() && entry.value("name", nlohmann::json()) == "default")
-      return text_of(entry.value("template", nlohmann::json()));
-  return member->dump();
+  if (member->is_array())
+    for (const auto& entry : *member)
+      if (entry.is_object() && entry.value("name", nlohmann::json()) == "default")
+        return template_in(name, entry.value("template", nlohmann::json()));
+  return template_in(name, *member);
 }
 
 }  // namespace
@@ -38,13 +40,20 @@ std::optional<ChatTemplateText> chat_template_text(const std::string& tokenizer)
   std::error_code ignored;
   const fs::path path(tokenizer);
   const fs::path folder = fs::is_directory(path, ignored) ? path : path.parent_path();
-  if (const auto jinja = (folder / "chat_template.jinja").string(); fs::exists(jinja, ignored))
-    return ChatTemplateText{jinja, read_file(jinja, max_template_bytes)};
   const auto config = (folder / "tokenizer_config.json").string();
-  if (!fs::exists(config, ignored)) return std::nullopt;
-  auto text = template_in_config(config, read_tokenizer_file(config));
-  if (!text) return std::nullopt;
-  return ChatTemplateText{config, std::move(*text)};
+  const auto files = read_companion_files(config);
+  ChatTemplateText found;
+  if (const auto jinja = (folder / "chat_template.jinja").string(); fs::exists(jinja, ignored)) {
+    found = template_in(jinja, read_file(jinja, max_template_bytes));
+  } else {
+    auto in_config = files.tokenizer_config.empty()
+                         ? std::nullopt
+                         : template_in_config(config, files.tokenizer_config);
+    if (!in_config) return std::nullopt;
+    found = std::move(*in_config);
+  }
+  found.tokens = parse_tokenizer_config(config, files).named;
+  return found;
 }
 
 }  // namespace llamesh::tokenizer

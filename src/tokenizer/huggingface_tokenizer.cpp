@@ -178,6 +178,15 @@ std::optional<std::int32_t> HuggingFaceTokenizer::special_token(std::string_view
   return found->id;
 }
 
+std::vector<ControlToken> HuggingFaceTokenizer::control_tokens() const {
+  std::vector<AddedToken> added = file_.added;
+  std::ranges::sort(added, {}, &AddedToken::id);
+  std::vector<ControlToken> tokens;
+  for (const AddedToken& token : added)
+    if (is_control(token, *this)) tokens.push_back({token.content, true, token.rstrip});
+  return tokens;
+}
+
 void HuggingFaceTokenizer::encode_chunk(std::string_view text, Chunk chunk,
                                         std::vector<std::int32_t>& ids) const {
   encode_sections(text, chunk, added_, ids);

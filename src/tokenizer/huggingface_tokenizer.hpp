@@ -29,6 +29,7 @@ class HuggingFaceTokenizer final : public Tokenizer {
   void encode_content_chunk(std::string_view text, Chunk chunk,
                             std::vector<std::int32_t>& ids) const override;
   std::optional<std::int32_t> special_token(std::string_view text) const override;
+  std::vector<ControlToken> control_tokens() const override;
   std::size_t next_cut(std::string_view text, std::size_t from) const override;
 
  private:

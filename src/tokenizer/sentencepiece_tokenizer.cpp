@@ -139,6 +139,13 @@ class SentencePieceTokenizer final : public Tokenizer {
     return id;
   }
 
+  std::vector<ControlToken> control_tokens() const override {
+    std::vector<ControlToken> tokens;
+    for (int id = 0; id < processor_->GetPieceSize(); ++id)
+      if (processor_->IsControl(id)) tokens.push_back({processor_->IdToPiece(id), false, false});
+    return tokens;
+  }
+
   std::size_t next_cut(std::string_view text, std::size_t from) const override {
     for (std::size_t at = std::max<std::size_t>(from, 1); at + 1 < text.size(); ++at)
       if (cut_of(text[at]) != Cut::none && visible(text[at - 1]) &&

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -32,6 +33,13 @@ enum class SpecialTokens : std::uint8_t {
   text,        ///< it stays text
 };
 
+/// A token outside the text's own vocabulary: BOS, or one with which a template marks turns.
+struct ControlToken {
+  std::string text;    ///< as it is written
+  bool found_in_text;  ///< encode() recognizes it; otherwise only its id stands for it
+  bool absorbs_space;  ///< it takes the white space behind it, if it is found in a text
+};
+
 /// Conversion between text and token ids. Text is UTF-8; the open_... functions document how each
 /// tokenizer treats other bytes. Immutable and thread-safe.
 class Tokenizer {
@@ -53,6 +61,8 @@ class Tokenizer {
   /// token, or any added token, as tokenizer files do not call all tokens of their template
   /// special.
   virtual std::optional<std::int32_t> special_token(std::string_view /*text*/) const { return {}; }
+  /// Returns the tokens that content never becomes, in the order of their ids.
+  virtual std::vector<ControlToken> control_tokens() const { return {}; }
   /// Returns the first position p >= `from` at which `text` may be split, or text.size(). At a
   /// split the text's ids equal those of the chunk before p followed by those of the continuation
   /// from p on. Depends only on the bytes next to p.
@@ -143,14 +153,17 @@ std::shared_ptr<const Tokenizer> parse_sentencepiece(const std::string& name,
 
 /// A Jinja template that turns conversations into text.
 struct ChatTemplateText {
-  std::string file;  ///< it came from
-  std::string text;
+  std::string file;     ///< it came from
+  std::string text;     ///< JSON, if is_text is false
+  bool is_text = true;  ///< the folder has a text there, as it must be
+  /// What its variables stand for: "bos_token" and the like, as the files beside it name them.
+  std::map<std::string, std::string> tokens = {};
 };
 
 /// Returns the template beside a tokenizer, as named for open_tokenizer(): chat_template.jinja, or
 /// `chat_template` in tokenizer_config.json, a string, or a list from which it takes the one named
-/// "default". Anything else there is returned as its JSON, which is not a template. Empty if there
-/// is nothing. Throws a user error that names the file if it is not a JSON object.
+/// "default". Empty if there is nothing. Throws a user error that names the file if it is not a
+/// JSON object.
 std::optional<ChatTemplateText> chat_template_text(const std::string& tokenizer);
 
 /// Chunk's place in its document.

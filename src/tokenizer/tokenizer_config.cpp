@@ -85,6 +85,8 @@ class ConfigReader {
       read_added_tokens();
     read_old_list();
     read_model_specific();
+    for (const auto key : standard_keys)
+      if (auto content = content_of(key)) result_.named.emplace(key, std::move(*content));
     result_.bos = content_of("bos_token");
     result_.eos = content_of("eos_token");
     if (config_.object.find("add_bos_token") != nullptr)

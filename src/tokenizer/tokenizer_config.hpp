@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -40,6 +41,7 @@ struct NamedToken {
 struct TokenizerConfig {
   std::optional<std::string> bos;
   std::optional<std::string> eos;
+  std::map<std::string, std::string> named;  ///< these and the others with a purpose, by their keys
   std::optional<bool> add_bos;
   std::vector<NamedToken> added;    ///< in the order of their stated ids
   std::vector<NamedToken> special;  ///< named for a purpose, or listed as special

@@ -376,35 +376,43 @@ TEST(ChatTemplate, HasAnOpening) {
 TEST(ChatTemplate, AutoReadsTheTokenizersFolder) {
   const test::TemporaryFolder folder;
   const auto options = tokenized_by(folder.path("tokenizer.json"), ChatTemplate::automatic);
-  const auto found = [&] { return conversation_options(options); };
+  const auto found = [&] { return conversation_options(options).chat_template; };
   EXPECT_EQ(conversation_options(tokenized_by("byte", ChatTemplate::automatic)).chat_template,
             ChatTemplate::plain);
-  EXPECT_EQ(found().chat_template, ChatTemplate::plain);  // no template, as in a base model
+  EXPECT_EQ(found(), ChatTemplate::plain);  // no template, as in a base model
+  auto chosen = tokenized_by(folder.path("tokenizer.json"), ChatTemplate::jinja);
+  EXPECT_ERROR(conversation_options(chosen), "has no chat template beside it; put");
   folder.write("tokenizer_config.json", R"({"chat_template": null})");
-  EXPECT_EQ(found().chat_template, ChatTemplate::plain);
-  EXPECT_EQ(found().unknown_template, "");
+  EXPECT_EQ(found(), ChatTemplate::plain);
   folder.write("tokenizer_config.json", R"({"chat_template": "{{ messages }}"})");
-  EXPECT_EQ(found().chat_template, ChatTemplate::automatic);
-  EXPECT_NE(found().unknown_template.find(
-                "tokenizer_config.json' is none that llamesh knows; choose one "
-                "(data.chat_template, --chat-template): plain, llama2, llama3, llama3.1, chatml"),
-            std::string::npos)
-      << found().unknown_template;
-  EXPECT_ERROR(parse_jsonl(R"({"messages": []})", chat_line, found()),
-               "'c.jsonl', line 3: the chat");
-  EXPECT_EQ(parse_jsonl(R"({"text": "a"})", chat_line, found()).segments.size(), 1U);
+  EXPECT_EQ(found(), ChatTemplate::jinja);
+  EXPECT_EQ(conversation_options(chosen).chat_template, ChatTemplate::jinja);
   folder.write("tokenizer_config.json", R"({"chat_template": [{"name": "tools", "template": "x"},
       {"name": "default", "template": "y"}]})");
-  EXPECT_NE(found().unknown_template, "");
+  EXPECT_EQ(tokenizer::chat_template_text(options.tokenizer)->text, "y");
   folder.write("chat_template.jinja", plain_jinja);  // goes before tokenizer_config.json
-  EXPECT_EQ(found().chat_template, ChatTemplate::plain);
-  EXPECT_EQ(found().unknown_template, "");
+  EXPECT_EQ(found(), ChatTemplate::plain);
+  EXPECT_EQ(conversation_options(chosen).chat_template, ChatTemplate::jinja);
   folder.write("chat_template.jinja", plain_jinja + "\n");  // nothing is normalized
-  EXPECT_NE(found().unknown_template, "");
-  auto chosen = options;
+  EXPECT_EQ(found(), ChatTemplate::jinja);
   chosen.chat_template = ChatTemplate::zephyr;
   EXPECT_EQ(conversation_options(chosen).chat_template, ChatTemplate::zephyr);
-  EXPECT_EQ(conversation_options(chosen).unknown_template, "");
+}
+
+TEST(ChatTemplate, ItsVariablesAreTheNamedTokens) {
+  const test::TemporaryFolder folder;
+  const auto tokens = [&] {
+    return tokenizer::chat_template_text(folder.path("tokenizer.json"))->tokens;
+  };
+  folder.write("chat_template.jinja", "x");
+  EXPECT_TRUE(tokens().empty());
+  folder.write("tokenizer_config.json",
+               R"({"bos_token": {"content": "<a>", "lstrip": true}, "pad_token": "<p>",
+                   "eos_token": null, "unk_token": "<u>", "model_max_length": 5})");
+  using Tokens = std::map<std::string, std::string>;
+  EXPECT_EQ(tokens(), (Tokens{{"bos_token", "<a>"}, {"pad_token", "<p>"}, {"unk_token", "<u>"}}));
+  folder.write("special_tokens_map.json", R"({"bos_token": "<b>"})");  // goes before the other
+  EXPECT_EQ(tokens().at("bos_token"), "<b>");
 }
 
 TEST(ChatTemplate, ADamagedConfigIsRefusedWithItsName) {
@@ -419,11 +427,15 @@ TEST(ChatTemplate, ADamagedConfigIsRefusedWithItsName) {
 TEST(ChatTemplate, AnOddTemplateStopsConversationsOnly) {
   const test::TemporaryFolder folder;
   const auto options = tokenized_by(folder.path("tokenizer.json"), ChatTemplate::automatic);
-  const auto expect_unknown = [&](const std::string& what) {
-    const auto found = conversation_options(options);
-    EXPECT_EQ(found.chat_template, ChatTemplate::automatic) << what;
-    EXPECT_ERROR(parse_jsonl(R"({"messages": []})", chat_line, found),
-                 "'c.jsonl', line 3: the chat template in '");
+  const auto tokenizer =
+      tokenizer::open_tokenizer(test::source_file("tests/tokenizer/golden/qwen.json"));
+  const auto expect_odd = [&](const std::string& what) {
+    const auto found = document_tokens(*tokenizer, options).conversations;
+    EXPECT_EQ(found.chat_template, ChatTemplate::jinja) << what;
+    EXPECT_ERROR(parse_jsonl(R"({"messages": [{"role": "user", "content": "a"},
+                                 {"role": "assistant", "content": "b"}]})",
+                             chat_line, found),
+                 "is not a text, or empty; set data.chat_template");
     EXPECT_EQ(parse_jsonl(R"({"text": "a"})", chat_line, found).segments.size(), 1U) << what;
   };
   for (const char* value :
@@ -431,10 +443,10 @@ TEST(ChatTemplate, AnOddTemplateStopsConversationsOnly) {
         R"([{"name": 5}])", R"([{"name": "tool_use", "template": "x"}])",
         R"([{"name": "default"}])", R"([{"name": "default", "template": 5}])"}) {
     folder.write("tokenizer_config.json", fmt::format(R"({{"chat_template": {}}})", value));
-    expect_unknown(value);
+    expect_odd(value);
   }
   folder.write("chat_template.jinja", "");
-  expect_unknown("an empty file");
+  expect_odd("an empty file");
 }
 
 }  // namespace

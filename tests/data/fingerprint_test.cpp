@@ -222,6 +222,22 @@ TEST_F(Change, OfTheChatTemplateNamesIt) {
             "data.loss_on is last_assistant; it was all; set data.loss_on=all to continue");
 }
 
+TEST_F(Change, OfTheFoldersOwnTemplateNamesItsHash) {
+  const auto with = [](const std::string& chat_template, std::uint64_t hash) {
+    DataOrder order;
+    order.chat_template = chat_template;
+    return Fingerprint{"t", 1, {{{"f", 10, hash}}}, order};
+  };
+  EXPECT_EQ(difference(with("jinja:0a", 1), with("jinja:0b", 2)),
+            "the chat template in the tokenizer's folder has hash 0b; it had 0a; restore it to "
+            "continue");
+  EXPECT_EQ(difference(with("jinja:0a", 1), with("jinja:0b", 1)), "");
+  EXPECT_EQ(
+      difference(with("jinja:0a", 1), with("qwen2", 2)),
+      "data.chat_template is qwen2; it was jinja:0a; set data.chat_template=jinja to continue");
+  EXPECT_EQ(difference(with("jinja:0a", 1), with("jinja:0a", 2)).find("'f' has 10 tokens"), 0U);
+}
+
 TEST_F(Change, OfAChatTemplateThatNothingUsesIsNone) {
   options_.format = Format::jsonl;
   options_.tokenizer = golden + "/qwen.json";

@@ -6,6 +6,7 @@
 #include "checkpoint/format/manifest.hpp"
 #include "core/file.hpp"
 #include "core/hash.hpp"
+#include "core/process.hpp"
 #include "runs/whole_run.hpp"
 #include "source_file.hpp"
 #include "support.hpp"
@@ -174,6 +175,35 @@ TEST_F(ChangedData, IsNoticedByTheChatTemplate) {
   expect_refused({"data.loss_on is all; it was assistant; set data.loss_on=assistant to continue"});
   in_ = before;
   in_.data.chat_template = data::ChatTemplate::plain;
+  expect_goes_on(3);
+}
+
+TEST_F(ChangedData, IsNoticedByTheFoldersOwnTemplate) {
+  if (output_of({"python3", "-c", "import jinja2; print('yes')"}) != "yes\n")
+    GTEST_SKIP() << "python3 has no jinja2 (Debian: python3-jinja2)";
+  const std::string jinja =
+      "{% for m in messages %}{{ '<|im_start|>' + m.role + m.content + '<|im_end|>' }}{% endfor %}";
+  on_rank_0([&] {
+    fs::copy_file(source_file("tests/tokenizer/golden/qwen.json"),
+                  folder_.path() / "tokenizer.json");
+  });
+  replace(folder_.path() / "chat_template.jinja", jinja);
+  in_.data.format = data::Format::jsonl;
+  in_.data.tokenizer = (folder_.path() / "tokenizer.json").string();
+  in_.model.vocab_size = 1000;
+  std::string lines;
+  for (int i = 0; i < 40; ++i)
+    lines += fmt::format(R"({{"messages": [{{"role": "user", "content": "Double {}"}}, )"
+                         R"({{"role": "assistant", "content": "It is {}"}}]}})"
+                         "\n",
+                         i, 2 * i);
+  replace(text(), lines);
+  run_to_the_end(in_);
+  EXPECT_EQ(text_of(fs::path(in_.run.folder) / "chat_template.jinja"), jinja);
+  replace(folder_.path() / "chat_template.jinja", "Talk: " + jinja);
+  expect_refused(
+      {"have changed since step 2: the chat template in the tokenizer's folder has hash "});
+  replace(folder_.path() / "chat_template.jinja", "{#- the same text #}" + jinja);
   expect_goes_on(3);
 }
 

@@ -287,5 +287,19 @@ TEST(Tokenizer, IdsOutsideTheVocabularyAreRefused) {
   EXPECT_ERROR(tokenizer->decode(Ids{900}), "vocabulary of 900");
 }
 
+TEST(Tokenizer, KnowsItsControlTokens) {
+  const auto texts = [](const std::string& file) {
+    std::string all;
+    for (const auto& token :
+         open_tokenizer(test::source_file("tests/tokenizer/golden/") + file)->control_tokens())
+      all += token.text + (token.found_in_text ? " " : "- ");
+    return all;
+  };
+  EXPECT_EQ(texts("qwen.json"), "<|endoftext|> <|im_start|> <|im_end|> <think> </think> ");
+  EXPECT_EQ(texts("mistral3.model").substr(0, 17), "<s>- </s>- [INST]");
+  EXPECT_EQ(texts("mistral3.json").substr(0, 21), "<unk> <s> </s> [INST]");
+  EXPECT_TRUE(open_tokenizer("byte")->control_tokens().empty());
+}
+
 }  // namespace
 }  // namespace llamesh::tokenizer

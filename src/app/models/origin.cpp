@@ -57,7 +57,8 @@ std::string tokenizer_of(const Origin& origin) {
 }
 
 data::ChatTemplate chat_template_of(const data::DataOptions& data) {
-  const bool by_folder = data.chat_template == data::ChatTemplate::automatic;
+  const bool by_folder = data.chat_template == data::ChatTemplate::automatic ||
+                         data.chat_template == data::ChatTemplate::jinja;
   if (by_folder && !has_tokenizer(data.tokenizer)) return data::ChatTemplate::automatic;
   return data::conversation_options(data).chat_template;
 }

@@ -23,7 +23,7 @@ Origin origin_of(const std::string& config);
 std::string tokenizer_of(const Origin& origin);
 
 /// Returns the chat template of the model's data; `automatic` if it depends on a folder that no
-/// longer exists or whose template is unknown.
+/// longer exists.
 data::ChatTemplate chat_template_of(const data::DataOptions& data);
 
 /// Returns true if the path has a tokenizer: a file, or a folder with one that open_tokenizer()

@@ -43,6 +43,7 @@ std::optional<ConfigFacts> facts_if_known(const std::string& config) {
 std::vector<RunFile> files_in(const fs::path& folder) {
   std::vector<RunFile> files = {
       {"config.yaml", "all inputs of the newest launch", "application/yaml"},
+      {"chat_template.jinja", "the model's own template for conversations", "text/plain"},
       {"metrics.jsonl", "each step's metrics, and the run's events", "application/jsonl"},
       {"log.txt", "rank 0's messages", "text/plain"},
       {"state.json", "how far the run is, and why it ended", "application/json"},

@@ -9,6 +9,7 @@
 #include "core/log.hpp"
 #include "core/process.hpp"
 #include "core/text.hpp"
+#include "data/chat_template.hpp"
 #include "device/device.hpp"
 #include "train/job/flight_files.hpp"
 #include "train/job/run_folder.hpp"
@@ -81,6 +82,7 @@ void JobReport::start(const StartEvent& event, std::int64_t step, const OwnCheck
     start_goodput(before, seconds);
     write_run_state(folder_, state_);
     write_config(folder_, config);
+    record_chat_template();
     metrics_->write_start(event.name, step, event.detail, comm::to_string(setup_.mesh));
     if (setup_.inputs.log.tensorboard)
       events_ = std::make_unique<EventFile>(folder_ / "tensorboard", step);
@@ -88,6 +90,12 @@ void JobReport::start(const StartEvent& event, std::int64_t step, const OwnCheck
       openmetrics_ = std::make_unique<OpenMetricsFile>(file, gauges_);
     warn_of_short_walltime();
   });
+}
+
+void JobReport::record_chat_template() const {
+  const auto& data = setup_.inputs.data;
+  if (data.format != data::Format::jsonl) return;
+  if (const auto jinja = data::jinja_template_of(data)) write_chat_template(folder_, jinja->text);
 }
 
 /// Warns if the previous launch could not record why it ended. Returns its state, with the faulty

@@ -82,6 +82,7 @@ class JobReport {
 
  private:
   std::optional<RunState> explain_sudden_end(std::optional<RunState> before) const;
+  void record_chat_template() const;
   void warn_of_short_walltime();
   void start_goodput(const std::optional<RunState>& before, double seconds);
   void update_goodput();

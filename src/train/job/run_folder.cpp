@@ -25,4 +25,8 @@ void write_config(const std::filesystem::path& folder, const std::string& config
   write_durably(folder / "config.yaml", config);
 }
 
+void write_chat_template(const std::filesystem::path& folder, const std::string& text) {
+  write_durably(folder / "chat_template.jinja", text);
+}
+
 }  // namespace llamesh::train

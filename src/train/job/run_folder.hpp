@@ -19,4 +19,8 @@ std::filesystem::path open_run_folder(const std::filesystem::path& folder);
 /// unchanged. Rank 0 only. An I/O failure throws (exit 74).
 void write_config(const std::filesystem::path& folder, const std::string& config);
 
+/// Writes chat_template.jinja: the model's own template, which has written the run's conversations.
+/// Called with the inputs. Rank 0 only. An I/O failure throws (exit 74).
+void write_chat_template(const std::filesystem::path& folder, const std::string& text);
+
 }  // namespace llamesh::train

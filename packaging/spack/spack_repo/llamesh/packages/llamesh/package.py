@@ -44,6 +44,7 @@ class Llamesh(CMakePackage, CudaPackage):
     depends_on("utf8proc@2.8:")
     depends_on("protozero@1.7:")
     depends_on("isa-l@2.30:")
+    depends_on("py-jinja2@3.1:", type="run")
     depends_on("googletest@1.12:", when="+tests")
 
     with when("+cuda"):
