@@ -134,6 +134,8 @@ void resolve_tokenizer(Inputs& in) {
                     "data.tokenizer to "
                     "auto to use it",
                     tokenizer, folder));
+  if (folder_has_one && !decided)
+    in.notes.push_back(fmt::format("data.tokenizer: that of model.hf {}", folder));
   if (!folder.empty() && !folder_has_one && !decided)
     in.notes.push_back(fmt::format("model.hf {} has no tokenizer: data.tokenizer is byte", folder));
 }

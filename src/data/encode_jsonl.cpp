@@ -124,6 +124,7 @@ EncodedDocument encode(const tokenizer::Tokenizer& tokenizer, const DocumentToke
       place = ends_with_token(tokenizer, segment) ? tokenizer::Chunk::after_token
                                                   : tokenizer::Chunk::continuation;
     }
+    if (is_last && document.is_prompt) break;
     if (is_last && !document.has_special_tokens) {
       ids.insert(ids.end(), special.suffix_ids.begin(), special.suffix_ids.end());
     } else if (segment.eos_follows) {

@@ -34,7 +34,8 @@ class JinjaTemplate {
   /// Returns true if the template's text has this name of a field or a role.
   bool names(std::string_view word) const;
 
-  /// Renders {"messages": [...], "tools": [...]}, with the last message an assistant's. Throws a
+  /// Renders {"messages": [...], "tools": [...]}, with the last message an assistant's; with
+  /// "prompt": true another's, and the text ends where the assistant has to answer. Throws a
   /// user error that begins with `where` and names the template's line if the template refuses the
   /// conversation or fails, or if its answers cannot be told apart; another if there is no python3
   /// or no jinja2, which names the Debian package.

@@ -34,6 +34,7 @@ struct Document {
   std::vector<TextSegment> segments;  ///< at least one; only an answer may be without text
   /// A template has put all special tokens where they belong: no prefix and no suffix is added.
   bool has_special_tokens = false;
+  bool is_prompt = false;      ///< an answer follows, so nothing ends it
   std::string_view form = {};  ///< that its record has: "a conversation"
 };
 

@@ -6,7 +6,8 @@ First comes {"template": TEXT, "tokens": {"bos_token": TEXT, ...}, "control": [T
 "separate": [...], "absorbing": [...]}: the last two say which of the control tokens a tokenizer does
 not find in a text, and which take the white space behind them. The answer is {}, or {"error": TEXT}.
 
-Then come conversations {"messages": [...], "tools": [...]}. The answer is {"parts": [[TEXT, KIND,
+Then come conversations {"messages": [...], "tools": [...]}; with "prompt": true they end where the
+assistant has to answer. The answer is {"parts": [[TEXT, KIND,
 TURN], ...]} or {"error": TEXT, "line": NUMBER}. KIND is "text"; "content" for text that must not
 become a control token; or "token". TURN counts the answers; it is -1 outside of them.
 """
@@ -57,6 +58,8 @@ class Renderer:
     def parts(self, chat):
         messages = self.held(chat["messages"])
         tools = self.held(chat.get("tools"))
+        if chat.get("prompt"):
+            return self.split(MARKS.sub("", self.render(messages, tools, prompt=True)), -1)
         whole = self.render(messages, tools)
         find = self.marked_answers if self.marks_answers else self.compared_answers
         whole, answers = find(whole, messages, tools)

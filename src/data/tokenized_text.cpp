@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "core/error.hpp"
+#include "core/utf8.hpp"
 #include "data/encode_jsonl.hpp"
 #include "data/mapped_file.hpp"
+#include "data/marked_text.hpp"
 #include "tokenizer/tokenizer.hpp"
 
 namespace llamesh::data {
@@ -36,13 +38,27 @@ void add_text(Tokens& tokens, std::string_view text, const tokenizer::Tokenizer&
                               [&](auto ids, std::size_t, auto) { tokens.ids.append(ids); });
 }
 
+/// Logs a document as the model reads it, on one line.
+void log_example(const tokenizer::Tokenizer& tokenizer, const EncodedDocument& document,
+                 const LineNumber& where) {
+  constexpr std::size_t longest = 1000;  // bytes
+  std::string line;
+  for (const char c : marked_text(tokenizer, document))
+    line += c == '\n' ? "\\n" : c == '\t' ? "\\t" : std::string(1, c);
+  const bool is_cut = line.size() > longest;
+  if (is_cut) line.resize(valid_utf8_prefix(line.substr(0, longest)));
+  spdlog::info("{}, what is learned in {{+ +}}: {}{}", where, line, is_cut ? "..." : "");
+}
+
 void add_jsonl(Tokens& tokens, std::string_view text, const std::string& path,
                const tokenizer::Tokenizer& tokenizer, const DocumentTokens& special) {
   const std::int64_t before = tokens.ids.size();
   JsonlSummary summary;
   encode_jsonl(tokenizer, special, text, path, tokenizer::available_threads(),
-               [&](const EncodedDocument& document, std::string_view, const LineNumber&) {
+               [&](const EncodedDocument& document, std::string_view, const LineNumber& where) {
                  const std::int64_t begin = tokens.ids.size();
+                 if (begin == 0 && !document.masked_ranges.empty())
+                   log_example(tokenizer, document, where);
                  summary.add(document);
                  tokens.documents.push_back(begin);
                  for (const std::int64_t edge : document.masked_ranges)

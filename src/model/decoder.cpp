@@ -62,6 +62,11 @@ void Decoder::allocate_cache() {
   plan_outputs(ArenaAllocator(outputs_.data()));
 }
 
+void Decoder::rewind(std::int64_t position) {
+  expects(position >= 0 && position <= cache_.past, "rewound from {} to {}", cache_.past, position);
+  cache_.past = position;
+}
+
 std::span<const float> Decoder::feed(std::span<const std::int32_t> tokens) {
   expects(!tokens.empty(), "no token is fed");
   validate(position() + std::ssize(tokens) <= positions_,

@@ -31,6 +31,9 @@ class Decoder {
   /// token. Valid until the next call.
   std::span<const float> feed(std::span<const std::int32_t> tokens);
 
+  /// Forgets what was fed behind the first `position` tokens.
+  void rewind(std::int64_t position);
+
   /// Returns the number of tokens fed so far.
   std::int64_t position() const { return cache_.past; }
   std::int64_t positions() const { return positions_; }

@@ -128,7 +128,7 @@ TEST_F(ResolveData, TakesTheTokenizerOfTheModel) {
   folder_.write("hf/tokenizer.json", "{}");
   const auto own = resolve(hf + "data: {train: $/a.txt}");
   EXPECT_EQ(own.data.tokenizer, folder_.path("hf"));
-  EXPECT_TRUE(own.notes.empty());
+  EXPECT_EQ(own.notes, std::vector{"data.tokenizer: that of model.hf " + folder_.path("hf")});
   EXPECT_TRUE(resolve(hf + "data: {train: $/a.txt, tokenizer: $/hf/tokenizer.json}").notes.empty());
   const auto other = resolve(hf + "data: {train: $/a.txt, tokenizer: byte}");
   EXPECT_EQ(other.data.tokenizer, "byte");

@@ -106,6 +106,21 @@ TEST_P(DecoderTest, LongPromptsGoThroughInChunks) {
   EXPECT_THROW(decoder.feed(std::span(c.text).first(1)), Error);
 }
 
+TEST_P(DecoderTest, GoesOnBehindAnEarlierPosition) {
+  Case c(false, GetParam(), 23);
+  Decoder decoder(c.config, c.table, c.weights, 30, GetParam());
+  const std::span text(c.text);
+  decoder.feed(text.first(9));
+  const std::vector<std::int32_t> other(15, 3);
+  decoder.feed(other);
+  decoder.rewind(9);
+  EXPECT_EQ(decoder.position(), 9);
+  EXPECT_LT(c.difference(decoder.feed(text.subspan(9)), 23), tolerance());
+  decoder.rewind(0);
+  EXPECT_LT(c.difference(decoder.feed(text), 23), tolerance());
+  EXPECT_THROW(decoder.rewind(24), std::exception);
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, DecoderTest, testing::Values(DType::f32, DType::bf16),
                          [](const auto& type) { return std::string(name_of(type.param)); });
 

@@ -22,10 +22,10 @@ CommandLine::CommandLine()
   cli_->formatter(std::make_shared<HelpFormatter>());
   cli_->set_version_flag("--version", version_text());
   cli_->require_subcommand(0, 1);  // with 1 a misspelt command would be reported as a missing one
-  for (auto* declare :
-       {declare_train, declare_supervise, declare_plan, declare_inspect, declare_verify,
-        declare_diff, declare_replay, declare_status, declare_report, declare_provenance,
-        declare_convert, declare_generate, declare_evaluate, declare_tokenize, declare_bench})
+  for (auto* declare : {declare_train, declare_supervise, declare_plan, declare_inspect,
+                        declare_verify, declare_diff, declare_replay, declare_status,
+                        declare_report, declare_provenance, declare_convert, declare_generate,
+                        declare_chat, declare_evaluate, declare_tokenize, declare_bench})
     declare(*cli_, command_);
   add_help();
   declare_version(*cli_, command_);

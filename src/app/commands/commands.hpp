@@ -13,8 +13,8 @@
 namespace llamesh::app {
 
 Declare declare_train, declare_plan, declare_inspect, declare_verify, declare_diff, declare_status,
-    declare_replay, declare_provenance, declare_convert, declare_generate, declare_evaluate,
-    declare_tokenize, declare_version;
+    declare_replay, declare_provenance, declare_convert, declare_generate, declare_chat,
+    declare_evaluate, declare_tokenize, declare_version;
 
 struct PlanArguments {
   std::string inputs;                  ///< YAML file
