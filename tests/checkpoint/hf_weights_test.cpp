@@ -290,7 +290,7 @@ auto contents(const fs::path& folder) {
 /// that the folder has; a language model alone looks like one that came without images.
 TEST(HfWeights, OtherPartsAreKeptOrLeftOut) {
   const auto& world = test::world();
-  for (const std::string name : {"gemma3", "ministral3"}) {
+  for (const std::string name : {"gemma3", "ministral3", "qwen2", "qwen3", "gqa_8_2"}) {
     const test::Folder folder;
     const auto source = golden_folder / (name + "_images");
     const auto checkpoint = folder.path() / "checkpoint";

@@ -3,6 +3,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
 #include "core/error.hpp"
 #include "model/description/config_json.hpp"
@@ -33,7 +34,14 @@ TEST(ConfigMutations, AreReadAsByTransformersOrRefused) {
   const auto golden = Json::parse(file);
   int accepted = 0, refused = 0;
   for (const auto& [name, model] : golden.at("models").items()) {
-    const auto original = verdict(model.at("config"));
+    // The config may be only the text_config in another.
+    const auto file_of = [whole = model.value("whole", Json())](Json config) {
+      if (whole.is_null()) return config;
+      auto with_config = whole;
+      with_config["text_config"] = std::move(config);
+      return with_config;
+    };
+    const auto original = verdict(file_of(model.at("config")));
     ASSERT_FALSE(original.is_null()) << name;
     for (const auto& mutation : model.at("mutations")) {
       auto config = model.at("config");
@@ -42,7 +50,7 @@ TEST(ConfigMutations, AreReadAsByTransformersOrRefused) {
       // Difference from the original's result; null: refused.
       auto expected = mutation.at(2);
       if (!expected.is_null()) expected = original.patch(expected);
-      const auto actual = verdict(config);
+      const auto actual = verdict(file_of(config));
       EXPECT_EQ(actual, expected) << name << ": " << mutation;
       ++(actual.is_null() ? refused : accepted);
     }

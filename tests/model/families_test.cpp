@@ -720,7 +720,14 @@ TEST(Families, UnknownOnesAreToldWhichAreKnown) {
         "GptOssForCausalLM, "
         "DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Glm4MoeLiteForCausalLM, GPT2LMHeadModel, "
         "and the "
-        "language model of Gemma3ForConditionalGeneration, Mistral3ForConditionalGeneration");
+        "language model of Gemma3ForConditionalGeneration, Mistral3ForConditionalGeneration, "
+        "LlavaForConditionalGeneration, LlavaNextForConditionalGeneration, "
+        "LlavaOnevisionForConditionalGeneration, VipLlavaForConditionalGeneration, "
+        "InternVLForConditionalGeneration, GotOcr2ForConditionalGeneration, "
+        "Idefics3ForConditionalGeneration, SmolVLMForConditionalGeneration, "
+        "Qwen2VLForConditionalGeneration, Qwen2_5_VLForConditionalGeneration, "
+        "Qwen3VLForConditionalGeneration, Glm4vForConditionalGeneration, "
+        "Glm46VForConditionalGeneration");
   }
 }
 

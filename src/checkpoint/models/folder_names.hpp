@@ -22,9 +22,10 @@ class FolderNames {
  private:
   enum class Kind {
     plain,
-    bare,     ///< without the prefix: the folder's model has no head
-    outside,  ///< language_model.PREFIX...
-    inside,   ///< PREFIXlanguage_model.... ; the head's name is plain
+    bare,            ///< without the prefix: the folder's model has no head
+    outside,         ///< language_model.PREFIX...
+    inside,          ///< PREFIXlanguage_model.... ; the head's name is plain
+    inside_as_text,  ///< the same with text_model
   };
   std::string named(Kind kind, const std::string& name) const;
 

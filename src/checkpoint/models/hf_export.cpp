@@ -35,8 +35,8 @@ std::string torch_name(StoredType type) {
 }
 
 /// Files beside a model that takes images, too.
-constexpr std::array image_files = {"preprocessor_config.json", "processor_config.json",
-                                    "chat_template.json"};
+constexpr std::array image_files = {"preprocessor_config.json", "video_preprocessor_config.json",
+                                    "processor_config.json", "chat_template.json"};
 
 /// What a model has beside its language model, in the folder that it came from.
 struct OtherParts {

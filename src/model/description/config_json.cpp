@@ -105,8 +105,11 @@ ModelConfig read_model(const Json& json, const std::string& name) {
 
 ModelConfig parse_config_json(const std::string& text, const std::string& name) {
   const Json json = parse_json_object(text, name);
-  const auto language = language_part(ConfigKeys(json, name));
-  return language ? read_model(*language, name + ": text_config") : read_model(json, name);
+  const auto part = language_part(json, name);
+  if (!part) return read_model(json, name);
+  auto config = read_model(part->config, part->name);
+  check_language_model(*part, config);
+  return config;
 }
 
 ModelConfig read_config_json(const std::filesystem::path& folder) {
@@ -117,7 +120,7 @@ ModelConfig read_config_json(const std::filesystem::path& folder) {
 std::string to_config_json(const ModelConfig& c, const std::string& dtype,
                            const std::string& base) {
   Json json = base.empty() ? Json::object() : parse_json_object(base, "config.json");
-  if (auto language = language_part(ConfigKeys(json, "config.json"))) json = std::move(*language);
+  if (auto part = language_part(json, "config.json")) json = std::move(part->config);
   for (const auto* key : {"rope_parameters", "rope_scaling", "original_max_position_embeddings",
                           "layer_types", "dtype", "torch_dtype", "quantization_config", lora_key})
     json.erase(key);
@@ -132,10 +135,10 @@ std::string to_config_json(const ModelConfig& c, const std::string& dtype,
 
 std::string to_whole_config_json(const ModelConfig& c, const std::string& dtype,
                                  const std::string& base) {
-  const Json language = parse_json_object(to_config_json(c, dtype, base), "config.json");
+  Json language = parse_json_object(to_config_json(c, dtype, base), "config.json");
   Json whole = base.empty() ? Json::object() : parse_json_object(base, "config.json");
-  if (!language_part(ConfigKeys(whole, "config.json"))) return language.dump(2);
-  return with_language_part(std::move(whole), language).dump(2);
+  if (!language_part(whole, "config.json")) return language.dump(2);
+  return with_language_part(std::move(whole), std::move(language)).dump(2);
 }
 
 std::string to_config_json(const ModelConfig& config) {

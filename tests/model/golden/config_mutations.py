@@ -24,6 +24,7 @@ import torch
 import transformers
 
 import other_families
+import with_images
 
 other_families.register()
 GOLDEN = pathlib.Path(__file__).parent / "config_mutations.json"
@@ -116,6 +117,11 @@ MODELS = {
     "mixtral": ("mixtral", SHAPE | EXPERTS | {"num_local_experts": 4}),
     "qwen3_moe": ("qwen3_moe", SHAPE | OWN_SIZE | {"num_experts": 4, "mlp_only_layers": [1]}),
 }
+# The text_config of models that take images, by class.
+TEXTS = {
+    "qwen2_vl": ("Qwen2VL", SHAPE | WINDOW), "qwen3_vl": ("Qwen3VL", SHAPE | {"head_dim": 10}),
+    "glm4v": ("Glm4v", SHAPE | {"hidden_size": 32}),
+}
 BEFORE_5 = ("llama yarn", "gemma3", "olmo3", "qwen3_moe")
 # Keys that files have, beside those that the family's own class writes.
 OTHER_KEYS = ("is_causal", "rope_theta", "rope_scaling", "original_max_position_embeddings", "partial_rotary_factor",
@@ -167,7 +173,28 @@ def before_5(config):
     return config
 
 
+def whole_models():
+    """Yields a name, a text_config, and the config.json around it."""
+    for name, (kind, keys) in TEXTS.items():
+        if kind in with_images.OWN_TEXT:
+            partial = {"partial_rotary_factor": 0.5} if kind == "Glm4v" else {}
+            rotated = int(keys.get("head_dim", keys["hidden_size"] // keys["num_attention_heads"]) * partial.get("partial_rotary_factor", 1))
+            keys = keys | {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0} | partial | with_images.mrope(kind, rotated)}
+        config = with_images.config_of(kind, keys)
+        config.architectures = [f"{kind}ForConditionalGeneration"]
+        whole = config.to_dict()
+        whole["vision_config"] = {key: value for key, value in whole["vision_config"].items() if value is not None}
+        text = {key: value for key, value in whole.pop("text_config").items() if key not in ("id2label", "label2id", "_name_or_path")}
+        yield name, text, {key: value for key, value in whole.items() if key not in ("id2label", "label2id", "_name_or_path")}
+
+
 def models():
+    """Yields a name, a config.json, and None or, if the first is only its text_config, the one around it."""
+    yield from ((name, config, None) for name, config in language_models())
+    yield from whole_models()
+
+
+def language_models():
     for name, (family, keys) in MODELS.items():
         config = transformers.AutoConfig.for_model(family, **keys)
         config.architectures = [transformers.AutoModelForCausalLM._model_mapping[type(config)].__name__]
@@ -209,18 +236,22 @@ def mutations(config):
 
 
 @torch.no_grad()
-def computed(config):
-    """What transformers computes with a config.json: numbers, or None if it refuses it."""
+def computed(config, whole):
+    """What transformers computes with a config.json, which may be the text_config in another: numbers, or None if it refuses it."""
     if not all(isinstance(config.get(key), (int, type(None))) and (config.get(key) or 0) < 4096
                for key in ("hidden_size", "vocab_size", "num_hidden_layers", "intermediate_size", "n_embd", "n_layer")):
         return None
+    # Without a padding token: the default one of some classes is above these vocabularies.
+    config = json.loads(json.dumps(config)) | {"pad_token_id": None}
     with contextlib.redirect_stdout(io.StringIO()):
-        cls = transformers.CONFIG_MAPPING[config["model_type"]]
-        # Without a padding token: the default one of some classes is above these vocabularies.
-        parsed = cls.from_dict(json.loads(json.dumps(config)) | {"pad_token_id": None})
+        cls = transformers.CONFIG_MAPPING[(whole or config)["model_type"]]
+        parsed = cls.from_dict(whole | {"text_config": config} if whole else config)
         parsed._attn_implementation = parsed._experts_implementation = "eager"  # these know float64
-        model = transformers.AutoModelForCausalLM.from_config(parsed).double().eval()
+        make = transformers.AutoModelForImageTextToText if whole else transformers.AutoModelForCausalLM
+        model = make.from_config(parsed).double().eval()
+    parsed = parsed.get_text_config()
     for name, weight in model.state_dict().items():
+        name = name.replace("model.language_model.", "model.")
         seed = int.from_bytes(hashlib.sha256(f"{name} {tuple(weight.shape)}".encode()).digest()[:4], "little")
         values = torch.randn(weight.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         weight.copy_(1 + 0.1 * values if "norm" in name or "ln_" in name else 0.4 * values)
@@ -234,11 +265,11 @@ def computed(config):
     return output.logits.flatten().tolist() + [float(output.loss)] + others
 
 
-def oracle(config, cache={}):
-    text = json.dumps(config, sort_keys=True)
+def oracle(config, whole=None, cache={}):
+    text = json.dumps([config, whole], sort_keys=True)
     if text not in cache:
         try:
-            cache[text] = computed(config)
+            cache[text] = computed(config, whole)
         except Exception:
             cache[text] = None
     return cache[text]
@@ -259,20 +290,21 @@ def main():
     golden = {"made_with": {"torch": torch.__version__, "transformers": transformers.__version__}, "models": {}}
     table = collections.defaultdict(collections.Counter)
     before = json.loads(GOLDEN.read_text())["models"] if sys.argv[2:] else {}
-    for name, config in models():
+    for name, config, whole in models():
         if sys.argv[2:] and name not in sys.argv[2:]:
             golden["models"][name] = before[name]
             continue
         changes = list(mutations(config))
         changed = [config] + [{k: v for k, v in (config | new).items() if k not in gone} for new, gone in changes]
-        verdicts = subprocess.run(sys.argv[1], input="\n".join(map(json.dumps, changed)), text=True, check=True,
+        files = [whole | {"text_config": text} for text in changed] if whole else changed
+        verdicts = subprocess.run(sys.argv[1], input="\n".join(map(json.dumps, files)), text=True, check=True,
                                   capture_output=True).stdout
         # A text is the reason of a refusal.
         original, *verdicts = (v if isinstance(v, dict) else None for v in map(json.loads, verdicts.splitlines()))
-        assert original is not None and alike(oracle(config), oracle(original)), name
+        assert original is not None and alike(oracle(config, whole), oracle(original)), name
         entries = []
         for (new, gone), text, verdict in zip(changes, changed[1:], verdicts):
-            right = oracle(text)
+            right = oracle(text, whole)
             if verdict is None:
                 outcome = "both refuse" if right is None else "llamesh refuses"
             elif right is None:  # transformers 5 is strict about types, even where a value means nothing
@@ -283,7 +315,7 @@ def main():
                 print(f"{name}: {outcome}: {json.dumps(new)} without {gone}: {json.dumps(verdict and difference(original, verdict))}")
             table[name][outcome] += 1
             entries.append([new, gone, None if verdict is None else difference(original, verdict)])
-        golden["models"][name] = {"config": config, "mutations": entries}
+        golden["models"][name] = {"config": config, "whole": whole, "mutations": entries}
     outcomes = ("both refuse", "llamesh refuses", "equal", "llamesh accepts", "wrong")
     print(f"{'model':<24}" + "".join(f"{outcome:>17}" for outcome in outcomes))
     for name, counts in table.items():
@@ -292,7 +324,8 @@ def main():
         sys.exit("llamesh reads some files as other models than transformers does")
     lines = [f' "made_with": {json.dumps(golden["made_with"])},\n "models": {{']
     for name, model in golden["models"].items():
-        lines.append(f'  {json.dumps(name)}: {{"config": {json.dumps(model["config"])}, "mutations": [')
+        whole = f', "whole": {json.dumps(model["whole"])}' if model.get("whole") else ""
+        lines.append(f'  {json.dumps(name)}: {{"config": {json.dumps(model["config"])}{whole}, "mutations": [')
         lines.append(",\n".join("   " + json.dumps(entry, separators=(",", ":")) for entry in model["mutations"]))
         lines.append("  ]}" + ("," if name != list(golden["models"])[-1] else ""))
     GOLDEN.write_text("{\n" + "\n".join(lines) + "\n }}\n")

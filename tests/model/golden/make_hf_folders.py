@@ -19,6 +19,7 @@ import torch
 import transformers
 
 import other_families
+import with_images
 
 HERE = pathlib.Path(__file__).parent
 LLAMAS = ("gqa_8_2", "tied_6_3", "llama3_rope", "tied_4_2")  # by transformers 4.45.2
@@ -28,7 +29,7 @@ LATER = ("gemma3", "olmo3", "exaone4", "smollm3", "ministral", "seed_oss", "phi3
          "gemma2", "cohere", "cohere2", "longrope", "shortrope", "ministral3", "granite4",
          "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "gpt_oss", "internlm3", "mimo", "internlm2", "ling2", "helium")  # by 5.24.0
 ADAPTED = ("lora", "lora_qwen2", "lora_gpt2", "lora_glm4", "lora_deepseek")  # by 5.24.0 and peft 0.21.2
-WITH_IMAGES = ("gemma3", "ministral3")
+WITH_IMAGES = {"gemma3": "Gemma3", "ministral3": "Mistral3", "qwen2": "Qwen2VL", "qwen3": "Qwen3VL", "gqa_8_2": "SmolVLM"}  # by 5.24.0
 SHARD_SIZE = {"llama3_rope": "20KB", "qwen3": "30KB", "olmo2": "20KB", "gpt2": "50KB", "qwen3_moe": "30KB"}
 
 
@@ -81,26 +82,31 @@ def write_adapter(folder, name, model, lora, weights):
 
 def write_with_images(folder, name, text, weights):
     """The model as the language model of one that takes images, whose other parts are random. Ministral 3's folder has the
-    names that the model has in memory, as other tools write them."""
+    names that the model has in memory, as other tools write them; Qwen2-VL's config.json is as on the hub."""
     torch.manual_seed(1)
-    vision = {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28,
-              "patch_size": 14}
-    tokens = {"text_config": text.to_dict(), "image_token_index": 50, "tie_word_embeddings": text.tie_word_embeddings}
-    if name == "gemma3":
-        config = transformers.Gemma3Config(**tokens, vision_config={"model_type": "siglip_vision_model"} | vision,
-                                           mm_tokens_per_image=1, boi_token_index=51, eoi_token_index=52)
-        model = transformers.Gemma3ForConditionalGeneration(config)
-    else:
-        config = transformers.Mistral3Config(**tokens, vision_config={"model_type": "pixtral", "head_dim": 4} | vision)
-        model = transformers.Mistral3ForConditionalGeneration(config)
-    named = {key.replace("model.", "model.language_model.", 1): value for key, value in weights.items()}
+    kind = WITH_IMAGES[name]
+    keys = text.to_dict()
+    if kind in with_images.OWN_TEXT:
+        own = getattr(transformers, f"{kind}TextConfig")().to_dict()
+        keys = {key: value for key, value in keys.items() if key in own and key != "model_type"}
+        keys["rope_parameters"] |= with_images.mrope(kind, keys.get("head_dim") or text.hidden_size // text.num_attention_heads)
+    config = with_images.config_of(kind, keys, tie_word_embeddings=text.tie_word_embeddings)
+    model = with_images.model_of(kind, config)
+    inner = "model.text_model." if kind == "SmolVLM" else "model.language_model."
+    named = {key.replace("model.", inner, 1): value for key, value in weights.items()}
     missing, unexpected = model.load_state_dict(named, strict=False)
-    assert not unexpected and not any(".language_model." in n for n in missing), (missing, unexpected)
+    assert not unexpected and not any(inner in n for n in missing), (missing, unexpected)
     model.save_pretrained(folder)
     (folder / "preprocessor_config.json").write_text('{"size": 28}\n')
     if name == "ministral3":
         tensors = {key: value.contiguous() for key, value in model.state_dict().items()}
         safetensors.torch.save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    if kind == "Qwen2VL":
+        whole = json.loads((folder / "config.json").read_text())
+        flat = {key: value for key, value in whole.pop("text_config").items() if key not in ("model_type", "dtype")} | whole
+        rope = flat.pop("rope_parameters")
+        flat |= {"rope_theta": rope["rope_theta"], "rope_scaling": {"type": "mrope", "mrope_section": rope["mrope_section"]}}
+        (folder / "config.json").write_text(json.dumps(flat, indent=2, sort_keys=True) + "\n")
 
 
 def main():
