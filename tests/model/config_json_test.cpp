@@ -2,10 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <random>
 
 #include "core/error.hpp"
 #include "model/description/parameters.hpp"
+#include "source_file.hpp"
 
 namespace llamesh::model {
 namespace {
@@ -218,6 +221,21 @@ TEST(ConfigJson, AnotherConfigKeepsWhatIsNotTheShape) {
   EXPECT_NE(text.find("\"torch_dtype\": \"bfloat16\""), std::string::npos);
   EXPECT_NE(text.find("\"vocab_size\": 100"), std::string::npos);
   EXPECT_EQ(text.find("yarn"), std::string::npos);
+}
+
+/// As transformers 4.57 writes the golden folders (tests/model/golden/older_transformers.py).
+TEST(ConfigJson, FoldersOfTransformers457AreReadAsTheGoldenOnes) {
+  const std::filesystem::path golden = test::source_file("tests/model/golden");
+  std::ifstream file(golden / "configs_4_57.json");
+  ASSERT_TRUE(file);
+  const auto configs = nlohmann::json::parse(file);
+  for (const auto& [name, config] : configs.items()) {
+    EXPECT_FALSE(config.contains("rope_parameters")) << name;  // which 5 has
+    EXPECT_EQ(to_config_json(parse_config_json(config.dump(), "config.json")),
+              to_config_json(read_config_json(golden / "hf" / name)))
+        << name;
+  }
+  EXPECT_GT(configs.size(), 40);
 }
 
 }  // namespace
