@@ -58,7 +58,7 @@ round_trips qwen2 1
 round_trips qwen3 1
 round_trips mistral 1
 round_trips olmo2 1
-for name in gemma3 olmo3 exaone4 smollm3 ministral seed_oss phi3 hunyuan ernie glm4 granite arcee gemma nemotron starcoder2 apertus qwen2_moe olmoe glm4_moe minimax_m2 glm gemma2 cohere cohere2 longrope shortrope ministral3 granite4 deepseek_v2 deepseek_v3 glm4_moe_lite gpt_oss internlm3 mimo internlm2 ling2 helium; do round_trips "$name" 2; done
+for name in gemma3 olmo3 exaone4 smollm3 ministral seed_oss phi3 hunyuan ernie glm4 granite arcee gemma nemotron starcoder2 apertus qwen2_moe olmoe glm4_moe minimax_m2 glm gemma2 cohere cohere2 longrope shortrope ministral3 granite4 deepseek_v2 deepseek_v3 glm4_moe_lite gpt_oss internlm3 mimo internlm2 ling2 helium dots1; do round_trips "$name" 2; done
 # A router's bias stays fp32, and layers that predict further tokens are left out.
 bias='"model.layers.1.mlp.gate.e_score_correction_bias":{"dtype":"F32"'
 head -c 20000 "$folder/glm4_moe.2.bf16/model.safetensors" | grep -aqF "$bias" || give_up "no fp32 bias beside bf16"

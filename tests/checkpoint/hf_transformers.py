@@ -240,7 +240,8 @@ def main(llamesh):
              "minimax_m2": "MiniMaxM2", "glm": "Glm", "gemma2": "Gemma2", "cohere": "Cohere", "cohere2": "Cohere2",
              "longrope": "Phi3", "shortrope": "Phi3", "ministral3": "Ministral3",
              "granite4": "GraniteMoeHybrid", "deepseek_v2": "DeepseekV2", "deepseek_v3": "DeepseekV3", "glm4_moe_lite": "Glm4MoeLite",
-             "gpt_oss": "GptOss", "internlm3": "InternLM3", "helium": "Helium"}
+             "gpt_oss": "GptOss", "internlm3": "InternLM3", "helium": "Helium",
+             "dots1": "Dots1"}
     newer = [name for name, prefix in newer.items() if hasattr(transformers, f"{prefix}Config")]
     models |= dict.fromkeys(newer, 2)
     families += tuple(newer)

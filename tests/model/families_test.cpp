@@ -49,7 +49,7 @@ std::string config_of(const std::string& family, const std::string& more = "") {
                             {"beta_fast", 32.0},   {"beta_slow", 1.0},
                             {"truncate", false},   {"original_max_position_embeddings", 4096}};
   const bool latent = f.keys.contains("kv_lora_rank"),
-             counts_shared = latent || family == "glm4_moe",
+             counts_shared = latent || family == "glm4_moe" || family == "dots1",
              is_ling2 = family.starts_with("bailing");
   if (latent)
     json.update({{"num_key_value_heads", 6},
@@ -196,6 +196,12 @@ TEST(Families, ReadTheirKeys) {
   EXPECT_TRUE(glm.has_experts(1));
   EXPECT_EQ(config("glm4_moe", R"("first_k_dense_replace": 0)").first_k_dense_replace, 0);
   EXPECT_EQ(config("glm4_moe", R"("n_shared_experts": 0)").shared_expert_intermediate_size, 0);
+  const auto dots = config("dots1", R"("attention_bias": true, "sliding_window": null,
+      "max_window_layers": 2, "scoring_func": "noaux_tc", "moe_layer_freq": 1)");
+  EXPECT_TRUE(dots.attention_bias && !dots.norm_topk_prob);
+  EXPECT_TRUE(dots.has_experts(0));
+  EXPECT_EQ(dots.rotary_dims(), 8);
+  EXPECT_EQ(dots.sliding_window, 0);
   const auto deepseek = config("deepseek_v3", R"("first_k_dense_replace": null, "n_group": null,
       "num_hidden_layers": 4, "topk_group": null, "routed_scaling_factor": null, "rope_scaling":
       {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096, "mscale": 1.0,
@@ -335,6 +341,8 @@ TEST(Families, WriteWhatTheyRead) {
                          "rope_scaling": {"rope_type": "linear", "factor": 8})"},
       {"ernie4_5", R"("use_bias": true)"},
       {"helium", R"("attention_bias": true)"},
+      {"dots1", R"("n_shared_experts": 3, "norm_topk_prob": true, "attention_bias": true,
+          "sliding_window": 4096, "max_window_layers": 3)"},
       {"glm", ""},
       {"glm4", R"("partial_rotary_factor": 0.25, "attention_bias": false)"},
       {"glm4", R"("rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.75})"},
@@ -575,6 +583,10 @@ TEST(Families, NameWhatTheyDoNotCompute) {
        "architectures is [\"BailingMoeForCausalLM\"] and model_type \"bailing_moe\""},
       {"minimax_m2", R"("rotary_dim": 3)", "rotates 3 dims of head_dim 8"},
       {"olmoe", R"("clip_qkv": 8.0)", "clip_qkv is 8.0; llamesh computes null only"},
+      {"dots1", R"("max_window_layers": 2)",
+       "config.json: layers from max_window_layers 2 on have sliding_window missing; llamesh "
+       "computes the family dots1 without windows"},
+      {"dots1", R"("moe_layer_freq": 2)", "moe_layer_freq is 2"},
       {"helium", R"("head_dim": 10)", "model.head_dim is 10; in the family helium it is"},
       {"glm4", R"("head_dim": 10)", "rotates 5 dims of head_dim 10"},
       {"gemma", R"("hidden_activation": "relu")", "hidden_activation is 'relu'"},
@@ -716,7 +728,8 @@ TEST(Families, UnknownOnesAreToldWhichAreKnown) {
         "ApertusForCausalLM, NemotronForCausalLM, Starcoder2ForCausalLM, GemmaForCausalLM, "
         "Gemma2ForCausalLM, Gemma3ForCausalLM, MixtralForCausalLM, Qwen2MoeForCausalLM, "
         "Qwen3MoeForCausalLM, "
-        "OlmoeForCausalLM, Glm4MoeForCausalLM, BailingMoeV2ForCausalLM, MiniMaxM2ForCausalLM, "
+        "OlmoeForCausalLM, Glm4MoeForCausalLM, Dots1ForCausalLM, BailingMoeV2ForCausalLM, "
+        "MiniMaxM2ForCausalLM, "
         "GptOssForCausalLM, "
         "DeepseekV2ForCausalLM, DeepseekV3ForCausalLM, Glm4MoeLiteForCausalLM, GPT2LMHeadModel, "
         "and the "

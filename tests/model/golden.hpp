@@ -31,7 +31,7 @@ inline constexpr const char* llama_variants[] = {
     "glm4_moe",      "minimax_m2", "glm",        "gemma2",   "cohere",      "cohere2",
     "longrope",      "shortrope",  "ministral3", "granite4", "deepseek_v2", "deepseek_v3",
     "glm4_moe_lite", "gpt_oss",    "internlm3",  "mimo",     "internlm2",   "ling2",
-    "helium"};
+    "helium",        "dots1"};
 
 /// A tensor from a golden file, row-major.
 struct GoldenTensor {

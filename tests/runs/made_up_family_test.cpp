@@ -200,7 +200,7 @@ TEST_F(MadeUpFamily, IsUnknownToOthers) {
         "ernie4_5, helium, glm, "
         "glm4, granite, granitemoehybrid, cohere, cohere2, arcee, apertus, nemotron, starcoder2, "
         "gemma, gemma2, gemma3_text, mixtral, qwen2_moe, qwen3_moe, "
-        "olmoe, glm4_moe, bailing_moe, bailing_moe_v2, minimax_m2, gpt_oss, deepseek_v2, "
+        "olmoe, glm4_moe, dots1, bailing_moe, bailing_moe_v2, minimax_m2, gpt_oss, deepseek_v2, "
         "deepseek_v3, kimi_k2, glm4_moe_lite, "
         "gpt2, "
         "lantern");

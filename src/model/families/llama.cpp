@@ -510,6 +510,51 @@ constexpr LlamaVariant glm4_moe{
               .selection_bias = "gate.e_score_correction_bias",
               .shared_expert = "shared_experts"}};
 
+constexpr const char* dots1_unread[] = {"scoring_func"};
+
+/// transformers computes windows by these keys, but published models have none.
+void read_dots1(const ConfigKeys& keys, ModelConfig& c) {
+  constexpr std::int64_t default_max_window_layers = 62;
+  keys.ignore({"sliding_window", "max_window_layers"});
+  const auto first =
+      keys.has("max_window_layers") ? keys.size("max_window_layers", 0) : default_max_window_layers;
+  validate(
+      keys.has("layer_types") || keys.is_null("sliding_window") || first >= c.num_hidden_layers,
+      "{}: layers from max_window_layers {} on have sliding_window {}; llamesh computes the "
+      "family {} without windows",
+      keys.name(), first, keys.shown("sliding_window"), c.family);
+  validate(keys.size_or("moe_layer_freq", 1) == 1,
+           "{}: moe_layer_freq is {}, which transformers ignores; llamesh computes 1 only",
+           keys.name(), keys.shown("moe_layer_freq"));
+}
+
+constexpr LlamaVariant dots1 = [] {
+  auto variant = glm4_moe;
+  variant.keys = {"attention_bias",
+                  "num_experts",
+                  "num_experts_per_tok",
+                  "moe_intermediate_size",
+                  "shared_expert_intermediate_size",
+                  "first_k_dense_replace",
+                  "n_group",
+                  "topk_group",
+                  "routed_scaling_factor",
+                  "router_bias_update_rate",
+                  "norm_topk_prob"};
+  variant.set_defaults = [](ModelConfig& c) {
+    c.rms_norm_eps = 1e-6;
+    c.norm_topk_prob = false;
+  };
+  variant.o_bias = &ModelConfig::attention_bias;
+  variant.unread_names = dots1_unread;
+  variant.has_prediction_layers = false;
+  variant.read_more = read_dots1;
+  variant.write_more = [](const ModelConfig&, nlohmann::ordered_json& json) {
+    json["sliding_window"] = nullptr;
+  };
+  return variant;
+}();
+
 constexpr const char* ling2_unread[] = {"mtp_loss_scaling_factor", "num_nextn_predict_layers"};
 
 /// The family's own code computes this whatever the keys say. Other tools read them.
@@ -669,6 +714,7 @@ constexpr Family all_families[] = {
     llama_like<qwen3_moe>("qwen3_moe", "Qwen3MoeForCausalLM"),
     llama_like<olmoe>("olmoe", "OlmoeForCausalLM"),
     llama_like<glm4_moe>("glm4_moe", "Glm4MoeForCausalLM"),
+    llama_like<dots1>("dots1", "Dots1ForCausalLM"),
     llama_like<ling2>("bailing_moe", "BailingMoeV2ForCausalLM"),
     llama_like<ling2>("bailing_moe_v2", "BailingMoeV2ForCausalLM"),
     llama_like<minimax_m2>("minimax_m2", "MiniMaxM2ForCausalLM"),

@@ -202,7 +202,8 @@ void refuse_other_experts(const LlamaVariant& variant, const ConfigKeys& keys) {
   refuse("use_sliding_window", false);
   refuse("router_jitter_noise", 0.0);
   if (variant.names.selection_bias.empty()) return;
-  refuse("scoring_func", "sigmoid");
+  const auto is_unread = [](std::string_view name) { return name == "scoring_func"; };
+  if (!std::ranges::any_of(variant.unread_names, is_unread)) refuse("scoring_func", "sigmoid");
   refuse("topk_method", "noaux_tc");
 }
 

@@ -96,6 +96,8 @@ MODELS = {
     "gpt_oss": ("gpt_oss", SHAPE | EXPERTS | {"head_dim": 8, "num_local_experts": 4, "sliding_window": 4,
                                               "layer_types": BY_TYPE["layer_types"], "rope_parameters": YARN}),
     "helium": ("helium", SHAPE | {"head_dim": 6, "pad_token_id": None, "attention_bias": True}),
+    "dots1": ("dots1", SHAPE | {"num_experts_per_tok": 2, "moe_intermediate_size": 10, "n_routed_experts": 4, "n_shared_experts": 1,
+                                "n_group": 2, "topk_group": 2, "routed_scaling_factor": 2.5, "first_k_dense_replace": 1}),
     "mimo": ("mimo", SHAPE | WINDOW | {"num_nextn_predict_layers": 1}),
     "internlm3": ("internlm3", SHAPE | {"head_dim": 6, "pad_token_id": None, "qkv_bias": True, "bias": True,
                                         "max_position_embeddings": 8, "bos_token_id": None, "eos_token_id": None,

@@ -21,8 +21,9 @@ nemotron nemotron_h cohere cohere2 starcoder2 stablelm gpt2 gpt_neo gpt_neox gpt
 deepseek_v2 deepseek_v3 minimax minimax_m2 bamba jamba mamba2 lfm2 dots1 bitnet helium persimmon xglm""".split()
 
 
-# As GLM-4.5 has it (96 heads do not divide the default hidden_size), and DeepSeek-V2-Lite (there is no default).
-MENDED = {"glm4_moe": {"head_dim": 128}, "deepseek_v2": {"num_experts_per_tok": 6}}
+# As GLM-4.5 has it (96 heads do not divide the default hidden_size), and DeepSeek-V2-Lite and dots.llm1 (there is no default).
+MENDED = {"glm4_moe": {"head_dim": 128}, "deepseek_v2": {"num_experts_per_tok": 6},
+          "dots1": {"n_routed_experts": 128, "n_shared_experts": 2, "num_experts_per_tok": 6}}
 
 
 def config_of(name):

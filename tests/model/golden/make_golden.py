@@ -394,6 +394,11 @@ MODELS = {
     "helium": {"model_type": "helium", "hidden_size": 24, "intermediate_size": 44, "num_attention_heads": 4,
                "num_key_value_heads": 2, "head_dim": 6, "vocab_size": 54, "rope_theta": 1e4, "initializer_range": 0.2,
                "attention_bias": True, "mlp_bias": True, "pad_token_id": None},
+    # As GLM-4.5, with biases on q, k, v and o, all of each head rotated, and weights that do not add up to 1.
+    "dots1": {"model_type": "dots1", "hidden_size": 24, "intermediate_size": 44, "moe_intermediate_size": 14,
+              "n_shared_experts": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 54, "num_hidden_layers": 3,
+              "rope_theta": 1e4, "initializer_range": 0.2, "n_routed_experts": 8, "num_experts_per_tok": 3, "n_group": 4,
+              "topk_group": 2, "routed_scaling_factor": 2.5, "first_k_dense_replace": 1, "attention_bias": True},
 }
 # The lowest layer and parts of those above; parts of each layer above a trained embedding.
 FROZEN = {"frozen": ["model.embed_tokens.weight", "model.layers.0.*", "*.k_proj.*", "*.gate_proj.weight",
@@ -424,7 +429,7 @@ SHAPES |= {name: (2, 98) for name in ("olmo3", "exaone4", "smollm3", "ministral"
 SHAPES |= {name: (2, 98) for name in ("apertus", "olmoe", "glm4_moe", "minimax_m2", "glm")}
 SHAPES |= {"qwen2_moe": (2, 96)}  # context ranks divide it: padding would count in its load-balancing loss
 SHAPES |= {name: (2, 98) for name in ("ernie", "glm4", "granite", "arcee", "gemma", "nemotron", "starcoder2")}
-SHAPES |= {name: (2, 98) for name in ("gpt_oss", "mimo", "ling2", "helium")}
+SHAPES |= {name: (2, 98) for name in ("gpt_oss", "mimo", "ling2", "helium", "dots1")}
 SHAPES |= {name: (2, 96) for name in ("internlm2", "internlm3")}  # likewise in the length by which RoPE's base grows
 SHAPES |= {name: (2, 98) for name in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")}
 SHAPES |= {name: (2, 98) for name in ("gemma2", "cohere", "cohere2", "longrope", "shortrope", "ministral3", "granite4")}

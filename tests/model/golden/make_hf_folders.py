@@ -27,7 +27,7 @@ OTHERS = ("qwen2", "mistral", "qwen3", "olmo2", "gpt2", "mixtral", "qwen3_moe") 
 LATER = ("gemma3", "olmo3", "exaone4", "smollm3", "ministral", "seed_oss", "phi3", "hunyuan", "ernie", "glm4",
          "granite", "arcee", "gemma", "nemotron", "starcoder2", "apertus", "qwen2_moe", "olmoe", "glm4_moe", "minimax_m2", "glm",
          "gemma2", "cohere", "cohere2", "longrope", "shortrope", "ministral3", "granite4",
-         "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "gpt_oss", "internlm3", "mimo", "internlm2", "ling2", "helium")  # by 5.24.0
+         "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "gpt_oss", "internlm3", "mimo", "internlm2", "ling2", "helium", "dots1")  # by 5.24.0
 ADAPTED = ("lora", "lora_qwen2", "lora_gpt2", "lora_glm4", "lora_deepseek")  # by 5.24.0 and peft 0.21.2
 WITH_IMAGES = {"gemma3": "Gemma3", "ministral3": "Mistral3", "qwen2": "Qwen2VL", "qwen3": "Qwen3VL", "gqa_8_2": "SmolVLM"}  # by 5.24.0
 SHARD_SIZE = {"llama3_rope": "20KB", "qwen3": "30KB", "olmo2": "20KB", "gpt2": "50KB", "qwen3_moe": "30KB"}
