@@ -79,6 +79,7 @@ refused "the last message is the assistant's, so there is nothing to answer" \
 refused "the prompt has [0-9]* tokens, and with its answer there is room for 8; raise --context" \
   generate "$folder/run" --chat --input "$folder/prompts.jsonl" --output "$folder/none" --context 8
 refused "--input and --output belong together" generate "$folder/run" --input "$folder/prompts.jsonl"
+refused "--context and --system are for conversations; add --chat" generate "$folder/run" --prompt a --system b
 refused "--prompt and --input are both given" generate "$folder/run" --prompt a --input a --output b
 
 # SIGINT ends an answer that would not end, and the conversation goes on.

@@ -129,12 +129,12 @@ class Prompts {
                                    const data::LineNumber& where) const {
     validate(record.contains("messages") || record.value("prompt", Json()).is_string(),
              "{}: has neither 'messages' nor a text as 'prompt'", where);
-    const auto ids = is_conversation(record, files_)
-                         ? data::chat_prompt(generator_.tokenizer(), *special_,
-                                             messages_of(record, system, where), where)
-                         : encode_prompt(generator_.tokenizer(), generator_.model().data,
-                                         record.at("prompt").get<std::string>())
-                               .ids;
+    auto ids = is_conversation(record, files_)
+                   ? data::chat_prompt(generator_.tokenizer(), *special_,
+                                       messages_of(record, system, where), where)
+                   : encode_prompt(generator_.tokenizer(), generator_.model().data,
+                                   record.at("prompt").get<std::string>())
+                         .ids;
     validate(!ids.empty(), "{}: the prompt is empty", where);
     validate(std::ssize(ids) < generator_.positions(),
              "{}: the prompt has {} tokens, and with its answer there is room for {}; raise "
@@ -163,8 +163,9 @@ void answer_records(const Ranks& ranks, Generator& generator, const GenerationAr
                        static_cast<std::int32_t>(records->size())};
   });
   for (const auto id : ranks.ids_on_rank_0([&] { return prompts->end(); })) generator.add_end(id);
-  ranks.run(
-      [&] { generator.make_room(generator.model().config.within_positions(arguments.context)); });
+  std::int64_t positions = 0;
+  ranks.agree([&] { positions = room_of(arguments, generator.model().config); });
+  ranks.run([&] { generator.make_room(positions); });
   for (auto number = counts[0]; number < counts[1]; ++number) {
     const auto index = static_cast<std::size_t>(number);
     const auto record = Json::parse(ranks.on_rank_0([&] { return records->at(index).dump(); }));

@@ -26,8 +26,9 @@ class Conversation {
       return id ? std::vector{*id} : std::vector<std::int32_t>();
     });
     for (const auto id : end) generator.add_end(id);
-    const auto& config = generator.model().config;
-    ranks.run([&] { generator.make_room(config.within_positions(arguments.context)); });
+    std::int64_t room = 0;
+    ranks.agree([&] { room = room_of(arguments, generator.model().config); });
+    ranks.run([&] { generator.make_room(room); });
     reset();
   }
 

@@ -95,6 +95,9 @@ int generate(const GenerateArguments& arguments) {
              "--input and --output belong together: one has prompts, the other gets the answers");
     validate(arguments.input.empty() || (arguments.prompt.empty() && arguments.prompt_file.empty()),
              "--prompt and --input are both given; keep one");
+    validate(arguments.chat || !arguments.input.empty() ||
+                 (!arguments.context && arguments.system.empty()),
+             "--context and --system are for conversations; add --chat");
   });
   prompt = ranks.on_rank_0([&] { return prompt_of(arguments); });
   Generator generator(ranks, arguments);

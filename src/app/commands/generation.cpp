@@ -57,6 +57,13 @@ void add_generation(CLI::App& command, GenerationArguments& to) {
   command.add_option("--system", to.system, "System message at the start of a conversation");
 }
 
+std::int64_t room_of(const GenerationArguments& arguments, const model::ModelConfig& config) {
+  constexpr std::int64_t by_default = 4096;
+  if (!arguments.context) return config.within_positions(by_default);
+  model::check_positions(config, *arguments.context, "lower --context");
+  return *arguments.context;
+}
+
 Ranks::Ranks() : count_(started_ranks()) {
   if (count_ == 1) return;
   session_.emplace();

@@ -21,12 +21,16 @@ namespace llamesh::app {
 /// Arguments of commands that generate text.
 struct GenerationArguments : ModelArguments {
   std::optional<std::int64_t> max_tokens;  ///< per text; empty: the command's own choice
-  std::int64_t context = 4096;             ///< tokens of a conversation, or of a prompt in a file
+  std::optional<std::int64_t> context;     ///< tokens of a conversation; empty: 4096, see room_of()
   model::SamplingOptions sampling;
   std::string system;  ///< first message of conversations; empty: none
 };
 
 void add_generation(CLI::App& command, GenerationArguments& to);
+
+/// Returns the tokens that a conversation, or a record's prompt with its answer, may have: as
+/// asked, or 4096 as far as the model has positions. Throws a user error if it has too few.
+std::int64_t room_of(const GenerationArguments& arguments, const model::ModelConfig& config);
 
 /// This process alone, without MPI, or all ranks that were started.
 class Ranks {
