@@ -41,9 +41,9 @@ std::vector<std::int32_t> chat_prompt(const tokenizer::Tokenizer& tokenizer,
                                       const DocumentTokens& special,
                                       std::span<const ChatMessage> messages,
                                       const LineNumber& where) {
-  const auto& [chat_template, jinja, loss_on, reasoning, columns] = special.conversations;
-  Document document = jinja ? jinja_prompt(*jinja, messages, where)
-                            : built_in_prompt(chat_template, messages, where);
+  const auto& chat = special.conversations;
+  Document document = chat.jinja ? jinja_prompt(*chat.jinja, messages, where)
+                                 : built_in_prompt(chat.chat_template, messages, where);
   document.is_prompt = true;
   return encode(tokenizer, special, document, where).ids;
 }

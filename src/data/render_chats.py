@@ -4,12 +4,15 @@ Each line of standard input is one JSON value, and so is the line that answers i
 
 First comes {"template": TEXT, "tokens": {"bos_token": TEXT, ...}, "control": [TEXT, ...],
 "separate": [...], "absorbing": [...]}: the last two say which of the control tokens a tokenizer does
-not find in a text, and which take the white space behind them. The answer is {}, or {"error": TEXT}.
+not find in a text, and which take the white space behind them. The answer is {}, or an error with
+the line -1 if jinja2 is missing.
 
 Then come conversations {"messages": [...], "tools": [...]}; with "prompt": true they end where the
-assistant has to answer. The answer is {"parts": [[TEXT, KIND,
-TURN], ...]} or {"error": TEXT, "line": NUMBER}. KIND is "text"; "content" for text that must not
-become a control token; or "token". TURN counts the answers; it is -1 outside of them.
+assistant has to answer. The answer is {"parts": [[TEXT, KIND, TURN], ...]}. KIND is "text"; "content"
+for text that must not become a control token; or "token". TURN counts the answers; it is -1 outside
+of them.
+
+An error is {"error": TEXT, "line": NUMBER}: the template's line, or 0.
 """
 
 import datetime

@@ -153,7 +153,6 @@ class Prompts {
 
 void answer_records(const Ranks& ranks, Generator& generator, const GenerationArguments& arguments,
                     const AnswerFiles& files) {
-  constexpr std::int64_t tokens_of_a_text = 128;  // as for --prompt
   std::optional<Records> records;
   std::optional<Prompts> prompts;
   const auto counts = ranks.ids_on_rank_0([&] {
@@ -172,7 +171,7 @@ void answer_records(const Ranks& ranks, Generator& generator, const GenerationAr
     const auto prompt = ranks.ids_on_rank_0(
         [&] { return prompts->ids_of(record, arguments.system, records->where(index)); });
     const auto room = generator.positions() - std::ssize(prompt);
-    const auto by_default = is_conversation(record, files) ? room : tokens_of_a_text;
+    const auto by_default = is_conversation(record, files) ? room : default_new_tokens;
     generator.seed(arguments.sampling.seed + index);  // the same after an interruption
     GeneratedText made;
     ranks.run([&] {

@@ -40,8 +40,7 @@ std::string prompt_of(const GenerateArguments& arguments) {
 /// positions.
 std::int64_t tokens_to_add(const GenerateArguments& arguments, const model::ModelConfig& config,
                            std::int64_t prompt) {
-  constexpr std::int64_t by_default = 128;
-  const auto room = config.within_positions(prompt + by_default) - prompt;
+  const auto room = config.within_positions(prompt + default_new_tokens) - prompt;
   const auto count = arguments.max_tokens.value_or(std::max<std::int64_t>(room, 1));
   model::check_positions(
       config, prompt + count,
@@ -89,7 +88,6 @@ void continue_prompt(const Ranks& ranks, Generator& generator, const GenerateArg
 /// A single process runs without MPI; several ranks hold the model together.
 int generate(const GenerateArguments& arguments) {
   const Ranks ranks;
-  std::string prompt;
   ranks.agree([&] {
     validate(arguments.input.empty() == arguments.output.empty(),
              "--input and --output belong together: one has prompts, the other gets the answers");
@@ -99,7 +97,7 @@ int generate(const GenerateArguments& arguments) {
                  (!arguments.context && arguments.system.empty()),
              "--context and --system are for conversations; add --chat");
   });
-  prompt = ranks.on_rank_0([&] { return prompt_of(arguments); });
+  const auto prompt = ranks.on_rank_0([&] { return prompt_of(arguments); });
   Generator generator(ranks, arguments);
   if (!arguments.input.empty()) {
     answer_records(ranks, generator, arguments,

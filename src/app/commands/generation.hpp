@@ -26,6 +26,9 @@ struct GenerationArguments : ModelArguments {
   std::string system;  ///< first message of conversations; empty: none
 };
 
+inline constexpr std::int64_t default_new_tokens =
+    128;  ///< behind a prompt that is no conversation
+
 void add_generation(CLI::App& command, GenerationArguments& to);
 
 /// Returns the tokens that a conversation, or a record's prompt with its answer, may have: as
