@@ -2,10 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include "core/process.hpp"
 #include "data/chat_template.hpp"
 #include "data/jinja_template.hpp"
 #include "files.hpp"
+#include "python.hpp"
 #include "source_file.hpp"
 
 namespace llamesh::data {
@@ -86,8 +86,7 @@ TEST(ChatPrompt, KnowsWhatEndsAnAnswer) {
 }
 
 TEST(ChatPrompt, IsThatOfTheFoldersTemplate) {
-  if (output_of({"python3", "-c", "import jinja2; print('yes')"}) != "yes\n")
-    GTEST_SKIP() << "python3 has no jinja2 (Debian: python3-jinja2)";
+  if (!test::has_jinja()) GTEST_SKIP() << "python3 has no jinja2";
   const auto built_in = talk_with("qwen.json", ChatTemplate::chatml);
   auto jinja = built_in;
   tokenizer::ChatTemplateText text{

@@ -7,10 +7,10 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "core/line_process.hpp"
 #include "data/chat_template.hpp"
 #include "data/encode_jsonl.hpp"
 #include "files.hpp"
+#include "python.hpp"
 #include "source_file.hpp"
 
 namespace llamesh::data {
@@ -28,14 +28,10 @@ const std::string chatml =
     "{%- endfor %}\n"
     "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}\n";
 
-bool has_jinja() {
-  return LineProcess({"python3", "-c", "import jinja2; print('yes')"}).ask("") == "yes";
-}
-
 class JinjaTemplates : public testing::Test {
  protected:
   void SetUp() override {
-    if (!has_jinja()) GTEST_SKIP() << "python3 has no jinja2 (Debian: python3-jinja2)";
+    if (!test::has_jinja()) GTEST_SKIP() << "python3 has no jinja2";
   }
 
   /// Returns the options for a folder with this template and tests/tokenizer/golden/qwen.json.

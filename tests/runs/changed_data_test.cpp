@@ -6,7 +6,7 @@
 #include "checkpoint/format/manifest.hpp"
 #include "core/file.hpp"
 #include "core/hash.hpp"
-#include "core/process.hpp"
+#include "python.hpp"
 #include "runs/whole_run.hpp"
 #include "source_file.hpp"
 #include "support.hpp"
@@ -31,6 +31,16 @@ std::string text_of(const fs::path& path) {
 
 void replace(const fs::path& path, const std::string& text) {
   on_rank_0([&] { std::ofstream(path, std::ios::binary | std::ios::trunc) << text; });
+}
+
+std::string conversations() {
+  std::string lines;
+  for (int i = 0; i < 40; ++i)
+    lines += fmt::format(R"({{"messages": [{{"role": "user", "content": "Double {}"}}, )"
+                         R"({{"role": "assistant", "content": "It is {}"}}]}})"
+                         "\n",
+                         i, 2 * i);
+  return lines;
 }
 
 class ChangedData : public testing::Test {
@@ -157,13 +167,7 @@ TEST_F(ChangedData, IsNoticedByTheChatTemplate) {
   in_.data.tokenizer =
       test::source_file("tests/tokenizer/golden/qwen.json");  // a folder without a template
   in_.model.vocab_size = 1000;
-  std::string lines;
-  for (int i = 0; i < 40; ++i)
-    lines += fmt::format(R"({{"messages": [{{"role": "user", "content": "Double {}"}}, )"
-                         R"({{"role": "assistant", "content": "It is {}"}}]}})"
-                         "\n",
-                         i, 2 * i);
-  replace(text(), lines);
+  replace(text(), conversations());
   run_to_the_end(in_);
   const auto before = in_;
   in_.data.chat_template = data::ChatTemplate::chatml;
@@ -179,8 +183,7 @@ TEST_F(ChangedData, IsNoticedByTheChatTemplate) {
 }
 
 TEST_F(ChangedData, IsNoticedByTheFoldersOwnTemplate) {
-  if (output_of({"python3", "-c", "import jinja2; print('yes')"}) != "yes\n")
-    GTEST_SKIP() << "python3 has no jinja2 (Debian: python3-jinja2)";
+  if (!has_jinja()) GTEST_SKIP() << "python3 has no jinja2";
   const std::string jinja =
       "{% for m in messages %}{{ '<|im_start|>' + m.role + m.content + '<|im_end|>' }}{% endfor %}";
   on_rank_0([&] {
@@ -191,13 +194,7 @@ TEST_F(ChangedData, IsNoticedByTheFoldersOwnTemplate) {
   in_.data.format = data::Format::jsonl;
   in_.data.tokenizer = (folder_.path() / "tokenizer.json").string();
   in_.model.vocab_size = 1000;
-  std::string lines;
-  for (int i = 0; i < 40; ++i)
-    lines += fmt::format(R"({{"messages": [{{"role": "user", "content": "Double {}"}}, )"
-                         R"({{"role": "assistant", "content": "It is {}"}}]}})"
-                         "\n",
-                         i, 2 * i);
-  replace(text(), lines);
+  replace(text(), conversations());
   run_to_the_end(in_);
   EXPECT_EQ(text_of(fs::path(in_.run.folder) / "chat_template.jinja"), jinja);
   replace(folder_.path() / "chat_template.jinja", "Talk: " + jinja);
