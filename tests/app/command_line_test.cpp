@@ -31,7 +31,7 @@ std::string arguments_of(const std::string& example) {
   return example.substr(at + program.size());
 }
 
-TEST(CommandLine, EachCommandHasTwoExamplesThatItTakes) {
+TEST(CommandLine, EachCommandHasExamplesThatItTakes) {
   CommandLine all;
   EXPECT_GE(leaves(&all.parser()).size(), 14U);
   for (const auto* command : leaves(&all.parser())) {
@@ -46,7 +46,7 @@ TEST(CommandLine, EachCommandHasTwoExamplesThatItTakes) {
       EXPECT_NO_THROW(one.parser().parse(arguments_of(line))) << line;
       EXPECT_TRUE(one.command()) << line;
     }
-    EXPECT_EQ(examples, 2) << command->get_name();
+    EXPECT_GE(examples, 2) << command->get_name();
   }
 }
 

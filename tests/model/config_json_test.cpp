@@ -1,8 +1,10 @@
 #include "model/description/config_json.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -223,6 +225,17 @@ TEST(ConfigJson, AnotherConfigKeepsWhatIsNotTheShape) {
   EXPECT_EQ(text.find("yarn"), std::string::npos);
 }
 
+/// Returns a config's keys and values, with 15 digits of a number: yarn's attention_factor has a
+/// logarithm, and processors differ in its last bit.
+std::map<std::string, std::string> rounded(const ModelConfig& config) {
+  const auto keys = nlohmann::json::parse(to_config_json(config)).flatten();
+  std::map<std::string, std::string> values;
+  for (const auto& [key, value] : keys.items())
+    values[key] =
+        value.is_number_float() ? fmt::format("{:.15g}", value.get<double>()) : value.dump();
+  return values;
+}
+
 /// As transformers 4.57 writes the golden folders (tests/model/golden/older_transformers.py).
 TEST(ConfigJson, FoldersOfTransformers457AreReadAsTheGoldenOnes) {
   const std::filesystem::path golden = test::source_file("tests/model/golden");
@@ -231,8 +244,8 @@ TEST(ConfigJson, FoldersOfTransformers457AreReadAsTheGoldenOnes) {
   const auto configs = nlohmann::json::parse(file);
   for (const auto& [name, config] : configs.items()) {
     EXPECT_FALSE(config.contains("rope_parameters")) << name;  // which 5 has
-    EXPECT_EQ(to_config_json(parse_config_json(config.dump(), "config.json")),
-              to_config_json(read_config_json(golden / "hf" / name)))
+    EXPECT_EQ(rounded(parse_config_json(config.dump(), "config.json")),
+              rounded(read_config_json(golden / "hf" / name)))
         << name;
   }
   EXPECT_GT(configs.size(), 40);
