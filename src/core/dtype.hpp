@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <limits>
 #include <string_view>
 
 #include "core/enum_names.hpp"
@@ -25,14 +26,29 @@ struct bf16 {
   }
 };
 
-enum class DType : std::uint8_t { f32, bf16, i32 };
+/// FP8 with 4 exponent bits of bias 7 and 3 mantissa bits: multiples of 2^-9 up to 448, no infinity
+/// (Micikevicius et al. 2022).
+struct e4m3 {
+  std::uint8_t bits = 0;
+
+  constexpr explicit operator float() const {
+    const auto magnitude = std::uint32_t{bits} & 0x7fU;
+    if (magnitude == 0x7fU) return std::numeric_limits<float>::quiet_NaN();
+    // The exponent moves from bias 7 to 127; a subnormal has none.
+    const float value = magnitude < 8 ? static_cast<float>(magnitude) * 0x1p-9F
+                                      : std::bit_cast<float>((magnitude << 20U) + (120U << 23U));
+    return bits < 128 ? value : -value;
+  }
+};
+
+enum class DType : std::uint8_t { f32, bf16, i32, e4m3 };
 
 constexpr std::int64_t size_of(DType t) {
-  return t == DType::bf16 ? 2 : 4;
+  return t == DType::e4m3 ? 1 : t == DType::bf16 ? 2 : 4;
 }
 
 constexpr std::string_view name_of(DType t) {
-  return t == DType::f32 ? "fp32" : t == DType::bf16 ? "bf16" : "int32";
+  return t == DType::f32 ? "fp32" : t == DType::bf16 ? "bf16" : t == DType::i32 ? "int32" : "fp8";
 }
 /// Names of the dtypes that inputs may choose.
 inline EnumNames<DType> enum_names(DType) {
@@ -45,6 +61,8 @@ template <>
 inline constexpr DType dtype_of<bf16> = DType::bf16;
 template <>
 inline constexpr DType dtype_of<std::int32_t> = DType::i32;
+template <>
+inline constexpr DType dtype_of<e4m3> = DType::e4m3;
 template <class T>
 inline constexpr DType dtype_of<const T> = dtype_of<T>;
 

@@ -52,6 +52,7 @@ struct Hardware {
   double host_link = 0;          ///< bytes/s between host and device, in each direction
   double peak_bf16 = 0;          ///< FLOP/s per device by its data sheet, without sparsity
   double peak_fp32 = 0;
+  double peak_fp8 = 0;                 ///< 0: FP8 matrices are multiplied in bf16
   double gemm_share = 0;               ///< fraction of peak that large GEMMs reach
   double attention_forward_share = 0;  ///< fraction of peak that attention reaches
   double attention_backward_share = 0;
@@ -62,7 +63,9 @@ struct Hardware {
   LinkRate between_nodes;
   MeasuredRates measured;
 
-  double peak(DType dtype) const { return dtype == DType::bf16 ? peak_bf16 : peak_fp32; }
+  double peak(DType dtype) const {
+    return dtype == DType::f32 ? peak_fp32 : dtype == DType::e4m3 ? peak_fp8 : peak_bf16;
+  }
   bool is_measured() const { return measured.ranks > 0; }
 };
 

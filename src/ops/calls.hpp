@@ -9,6 +9,17 @@
 /// Members with a default may be omitted.
 namespace llamesh::ops {
 
+/// A matrix in FP8: element (r, c) is values(r, c) * scales(r).
+struct Fp8Matrix {
+  Tensor values;  ///< (R, C) e4m3, or (N, R, C); dense
+  Tensor scales;  ///< (R) or (N R) fp32, powers of two
+};
+/// Returns memory at `data` as a dense tensor with the shape of `values`, a matrix or a stack.
+inline Tensor shaped_like(const Tensor& values, DType dtype, void* data) {
+  if (values.dims() == 3) return {data, dtype, {values.size(0), values.size(1), values.size(2)}};
+  return {data, dtype, {values.rows(), values.cols()}};
+}
+
 /// Arguments to rms_norm() and layer_norm(). With G > 1 groups, which only rms_norm() takes, x and
 /// y are (M, G D), inverse is (M, G), and there are no delta and no row_sums.
 struct RowNormCall {

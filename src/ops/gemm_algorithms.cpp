@@ -18,6 +18,14 @@ void use_gemm_sm_count_target(int count) {
   if (on_gpu()) cuda::use_gemm_sm_count_target(count);
 }
 
+bool multiplies_fp8() {
+  return on_gpu() && cuda::multiplies_fp8();
+}
+
+void emulate_fp8(bool emulate) {
+  if (on_gpu()) cuda::emulate_fp8(emulate);
+}
+
 int gemm_candidates() {
   return on_gpu() ? cuda::gemm_candidates : 1;
 }
@@ -45,6 +53,10 @@ void use_gemm_table(const std::filesystem::path& file) {
 namespace llamesh::ops {
 
 void use_gemm_sm_count_target(int /*count*/) {}
+bool multiplies_fp8() {
+  return false;
+}
+void emulate_fp8(bool /*emulate*/) {}
 int gemm_candidates() {
   return 1;
 }

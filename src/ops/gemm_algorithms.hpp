@@ -14,6 +14,11 @@ namespace llamesh::ops {
 /// on other streams (CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET). 0 means all. Does nothing on the CPU.
 void use_gemm_sm_count_target(int count);
 
+/// Returns true if the device multiplies FP8 matrices itself. Otherwise, and from
+/// emulate_fp8(true) on, linear_fp8() multiplies the same numbers in bf16.
+bool multiplies_fp8();
+void emulate_fp8(bool emulate);
+
 /// Returns how many library choices can be requested per shape: 1 on the CPU.
 int gemm_candidates();
 /// For benchmarks: from now on, products that are in no table use the library's `candidate`th

@@ -32,6 +32,27 @@ extern const Kernel<void(Stream&, Tensor dx, Tensor dy, Tensor w, Accumulate acc
 extern const Kernel<void(Stream&, Tensor dw, Tensor dy, Tensor x, Accumulate accumulate)>
     linear_backward_weight;
 
+// --- Linear layers in FP8 with a scale per row (torchao's rowwise recipe, with scales that are
+// powers of two). A scale is the smallest for which the row's largest magnitude, or 1e-12 if that
+// is larger, is at most 448. Elements are rounded to nearest even. A row with a number that is not
+// finite becomes NaN. An element times its scale is exactly a bf16 number. ---
+
+/// q (R, C) = x (R, C) rows, fp32 or bf16.
+extern const Kernel<void(Stream&, const Fp8Matrix& q, Tensor x)> quantize_rows;
+/// q (C, R), or (N, C, R) = x (R, C), or (N, R, C), dense, with each matrix transposed.
+extern const Kernel<void(Stream&, const Fp8Matrix& q, Tensor x)> quantize_columns;
+/// y (R, C) = q, dense, fp32 or bf16.
+extern const Kernel<void(Stream&, Tensor y, const Fp8Matrix& q)> dequantize_rows;
+/// y (M, out) rows = or += x (M, in) w (out, in)^T, summed in fp32. A device without FP8 units
+/// multiplies the same numbers in the type of y.
+extern const Kernel<void(Stream&, Tensor y, const Fp8Matrix& x, const Fp8Matrix& w,
+                         Accumulate accumulate)>
+    linear_fp8;
+/// The same for experts, as grouped_linear().
+extern const Kernel<void(Stream&, Tensor y, const Fp8Matrix& x, const Fp8Matrix& w, Tensor starts,
+                         Accumulate accumulate)>
+    grouped_linear_fp8;
+
 // --- Bias of a linear layer. y, dy (M, N) rows. ---
 
 /// y += b (N) in every row. Their dtypes may differ.

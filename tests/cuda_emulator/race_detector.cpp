@@ -32,8 +32,8 @@ void RaceDetector::begin_launch() {
 }
 
 void RaceDetector::begin_block(std::span<const std::byte> shared) {
-  first_shared_ = reinterpret_cast<std::uintptr_t>(shared.data()) / piece_bytes;
-  shared_.assign((shared.size() + piece_bytes - 1) / piece_bytes, Piece{});
+  first_shared_ = reinterpret_cast<std::uintptr_t>(shared.data()) >> piece_shift;
+  shared_.assign((shared.size() >> piece_shift) + 1, Piece{});
 }
 
 void RaceDetector::watch(Moment now, std::span<const std::byte> stack) {
@@ -58,8 +58,8 @@ void RaceDetector::note(Moment before, std::uintptr_t number) {
   if (!finding_.empty()) return;
   const auto in_shared = number - first_shared_;
   const auto where = in_shared < shared_.size()
-                         ? fmt::format("shared memory at {}", in_shared * piece_bytes)
-                         : fmt::format("global memory at {:#x}", number * piece_bytes);
+                         ? fmt::format("shared memory at {}", in_shared << piece_shift)
+                         : fmt::format("global memory at {:#x}", number << piece_shift);
   finding_ = fmt::format("a race: {} and {} access {}, one writes, and nothing orders them",
                          before.describe(), now_.describe(), where);
 }

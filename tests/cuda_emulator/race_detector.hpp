@@ -18,7 +18,7 @@
 ///   lanes, but guarantee nothing about memory),
 /// - and by the end of the launch.
 ///
-/// Memory is tracked in pieces of two bytes, the smallest that kernels share.
+/// Memory is tracked in pieces of two bytes, the smallest that most kernels share.
 namespace llamesh::emulator {
 
 /// Time and thread of an access. Within a block, barrier counts only grow.
@@ -66,6 +66,9 @@ class Moment {
 
 class RaceDetector {
  public:
+  /// Bytes in a piece, as a power of two: 0 for tests of kernels whose threads write single bytes.
+  static inline unsigned piece_shift = 1;
+
   /// Returns the detector whose block is running a kernel thread now, or null.
   static RaceDetector* watching() { return watching_; }
 
@@ -95,7 +98,6 @@ class RaceDetector {
   std::string take_finding();
 
  private:
-  static constexpr std::size_t piece_bytes = 2;
   static constexpr std::size_t page_pieces = 2048;
   struct Piece {
     Moment write, read;  // reads since that write
@@ -106,8 +108,8 @@ class RaceDetector {
   void for_pieces(const void* at, std::size_t bytes, const Visit& visit) {
     const auto first = reinterpret_cast<std::uintptr_t>(at);
     if (first - stack_ < stack_bytes_) return;
-    const auto last = (first + bytes - 1) / piece_bytes;
-    auto number = first / piece_bytes;
+    const auto last = (first + bytes - 1) >> piece_shift;
+    auto number = first >> piece_shift;
     if (last - first_shared_ < shared_.size()) {
       for (auto* piece = &shared_[number - first_shared_]; number <= last; ++number, ++piece)
         visit(number, *piece);

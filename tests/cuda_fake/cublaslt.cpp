@@ -29,6 +29,8 @@ struct Layout {
   float at(const void* data, std::int64_t row, std::int64_t col) const {
     const auto i = static_cast<std::size_t>(col * stride + row);
     if (type == CUDA_R_32F) return static_cast<const float*>(data)[i];
+    if (type == CUDA_R_8F_E4M3)
+      return static_cast<float>(static_cast<const llamesh::e4m3*>(data)[i]);
     return static_cast<float>(static_cast<const llamesh::bf16*>(data)[i]);
   }
   void put(void* data, std::int64_t row, std::int64_t col, float value) const {
@@ -42,6 +44,16 @@ struct Layout {
 struct Operation {
   bool a_transposed = false, b_transposed = false;
   std::int32_t sm_count_target = 0;
+  /// A scale for each of op(A)'s rows and op(B)'s columns, if the modes say so.
+  const float *a_scales = nullptr, *b_scales = nullptr;
+  std::int32_t a_mode = 0, b_mode = 0;
+
+  /// What cuBLASLt asks for FP8 matrices on Hopper.
+  bool takes_fp8(const Layout& a, const Layout& b, const Layout& d) const {
+    return a_transposed && !b_transposed && d.type == CUDA_R_16BF && a.rows % 16 == 0 &&
+           a.cols % 16 == 0 && a.stride % 16 == 0 && b.stride % 16 == 0 && a_scales && b_scales &&
+           a_mode == CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F && b_mode == a_mode;
+  }
 };
 /// Alignments that an algorithm relies on, as promised in the preference.
 struct Alignments {
@@ -85,6 +97,7 @@ void multiply(const Operation& operation, bool sums_backwards, float alpha, cons
         for (std::int64_t k = inner; k-- > 0;) sum += x[k] * y[k];
       else
         for (std::int64_t k = 0; k < inner; ++k) sum += x[k] * y[k];
+      if (operation.a_scales != nullptr) sum *= operation.a_scales[row] * operation.b_scales[col];
       ld.put(d, row, col, alpha * sum + (beta == 0 ? 0 : beta * ld.at(d, row, col)));
     }
 }
@@ -133,14 +146,19 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t operation) {
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation,
                                               cublasLtMatmulDescAttributes_t attribute,
                                               const void* value, std::size_t bytes) {
-  if (bytes != 4) return CUBLAS_STATUS_INVALID_VALUE;
-  if (attribute == CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET) {
-    std::memcpy(&as<Operation>(operation).sm_count_target, value, bytes);
-    return CUBLAS_STATUS_SUCCESS;
-  }
-  cublasOperation_t what;
-  std::memcpy(&what, value, sizeof what);
   auto& mine = as<Operation>(operation);
+  const auto keep = [&](auto& member) {
+    if (bytes != sizeof member) return CUBLAS_STATUS_INVALID_VALUE;
+    std::memcpy(&member, value, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+  };
+  if (attribute == CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET) return keep(mine.sm_count_target);
+  if (attribute == CUBLASLT_MATMUL_DESC_A_SCALE_POINTER) return keep(mine.a_scales);
+  if (attribute == CUBLASLT_MATMUL_DESC_B_SCALE_POINTER) return keep(mine.b_scales);
+  if (attribute == CUBLASLT_MATMUL_DESC_A_SCALE_MODE) return keep(mine.a_mode);
+  if (attribute == CUBLASLT_MATMUL_DESC_B_SCALE_MODE) return keep(mine.b_mode);
+  cublasOperation_t what;
+  if (keep(what) != CUBLAS_STATUS_SUCCESS) return CUBLAS_STATUS_INVALID_VALUE;
   (attribute == CUBLASLT_MATMUL_DESC_TRANSA ? mine.a_transposed : mine.b_transposed) =
       what == CUBLAS_OP_T;
   return CUBLAS_STATUS_SUCCESS;
@@ -184,7 +202,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
   const auto n = op.b_transposed ? lb.rows : lb.cols, k_too = op.b_transposed ? lb.cols : lb.rows;
   const bool sound = m == ld.rows && n == ld.cols && k == k_too && la.stride >= la.rows &&
                      lb.stride >= lb.rows && ld.stride >= ld.rows && la.type == lb.type &&
-                     (ld.type == la.type || ld.type == CUDA_R_32F);
+                     (la.type == CUDA_R_8F_E4M3 ? op.takes_fp8(la, lb, ld)
+                                                : ld.type == la.type || ld.type == CUDA_R_32F);
   *count = sound ? std::min(wanted, 3) : 0;
   for (int i = 0; i < *count; ++i) {
     results[i] = {};

@@ -30,6 +30,7 @@
 //
 // FAKE_GPUS=N: number of visible GPUs (1). FAKE_FIRST_GPU=N: index of the first one on the machine
 // (0). FAKE_GPU_MIB=N: memory per GPU (16384).
+// FAKE_GPU_MAJOR=N: its compute capability (9).
 // FAKE_GPU_FAILS=1: the driver cannot list its GPUs.
 // FAKE_GPU_TELLS_WAITS=1: on exit the process reports how often the host has waited for the GPU
 // since its first collective.
@@ -246,7 +247,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int /*device*/) 
   *properties = {};
   const char* name = std::getenv("FAKE_GPU_NAME");
   std::snprintf(properties->name, sizeof properties->name, "%s", name ? name : "fake GPU");
-  properties->major = 9;
+  properties->major = static_cast<int>(number_of("FAKE_GPU_MAJOR", 9));
   properties->multiProcessorCount = 2;
   properties->totalGlobalMem = memory().bytes;
   return cudaSuccess;

@@ -41,21 +41,6 @@ std::uint16_t float_to_half(float value) {
   return static_cast<std::uint16_t>(half | sign);
 }
 
-/// What F8_E4M3 stands for: a sign, 4 bits for the exponent with bias 7, 3 for the mantissa; all
-/// ones is NaN.
-constexpr auto float8_values = [] {
-  std::array<float, 256> values{};
-  for (std::size_t bits = 0; bits < values.size(); ++bits) {
-    const auto exponent = static_cast<int>(bits >> 3U & 15U),
-               mantissa = static_cast<int>(bits & 7U);
-    float value = static_cast<float>(exponent == 0 ? mantissa : mantissa + 8) * 0x1p-9F;
-    for (int e = 1; e < exponent; ++e) value *= 2;
-    if (exponent == 15 && mantissa == 7) value = std::numeric_limits<float>::quiet_NaN();
-    values[bits] = bits < 128 ? value : -value;
-  }
-  return values;
-}();
-
 template <class Convert>
 void widen(const std::uint8_t* from, std::span<float> values, Convert convert) {
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -117,7 +102,7 @@ void to_floats(StoredType type, const std::uint8_t* from, std::span<float> value
       }
       return;
     case StoredType::f8_e4m3:
-      for (std::size_t i = 0; i < values.size(); ++i) values[i] = float8_values[from[i]];
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] = float(e4m3{from[i]});
       return;
   }
 }

@@ -40,6 +40,10 @@ struct Ragged {
 void gemm(const Matrix& c, const Matrix& a, const Matrix& b, Accumulate accumulate,
           Bf16Products way = bf16_products(), Ragged ragged = {});
 
+/// grouped_linear() itself, for kernels that prepare its operands.
+void grouped_gemm(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& starts,
+                  Accumulate accumulate);
+
 /// Scratch bytes that gemm() needs for these matrices on `threads` threads: fp32 copies, and
 /// oneDNN's own with a packed b.
 struct GemmScratch {

@@ -25,15 +25,18 @@ void check(const Tensor& w, const Tensor& starts, const Tensor& wide, const Tens
 
 }  // namespace
 
+void grouped_gemm(const Tensor& y, const Tensor& x, const Tensor& w, const Tensor& starts,
+                  Accumulate accumulate) {
+  check(w, starts, y, x);
+  for_each_expert(w, starts, x.rows(), [&](auto first, auto count, const Tensor& weight) {
+    gemm(Matrix(y.slice_rows(first, count)), Matrix(x.slice_rows(first, count)),
+         Matrix(weight).transposed(), accumulate, bf16_products(), {Ragged::Size::m, x.rows()});
+  });
+}
+
 void grouped_linear(Stream& stream, Tensor y, Tensor x, Tensor w, Tensor starts,
                     Accumulate accumulate) {
-  check(w, starts, y, x);
-  stream.run([=] {
-    for_each_expert(w, starts, x.rows(), [&](auto first, auto count, const Tensor& weight) {
-      gemm(Matrix(y.slice_rows(first, count)), Matrix(x.slice_rows(first, count)),
-           Matrix(weight).transposed(), accumulate, bf16_products(), {Ragged::Size::m, x.rows()});
-    });
-  });
+  stream.run([=] { grouped_gemm(y, x, w, starts, accumulate); });
 }
 
 void grouped_linear_backward_input(Stream& stream, Tensor dx, Tensor dy, Tensor w, Tensor starts,

@@ -17,6 +17,11 @@ inline std::int64_t matvec_scratch(const Tensor& x) {
   return x.dtype() == DType::f32 ? 0 : x.cols() * static_cast<std::int64_t>(sizeof(float));
 }
 
+/// Returns the bytes of an FP8 operand in the product's dtype.
+inline std::int64_t dequantized_scratch(const Tensor& values, DType dtype) {
+  return values.numel() * size_of(dtype);
+}
+
 /// Returns the rows per block of a norm's backward pass, each block summing its part of dw: at
 /// least 16 rows, at most 64 blocks.
 inline std::int64_t norm_backward_block(std::int64_t rows) {

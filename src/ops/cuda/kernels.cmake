@@ -18,6 +18,7 @@ set(LLAMESH_CUDA_KERNELS
     src/ops/cuda/elementwise.cu
     src/ops/cuda/embedding.cu
     src/ops/cuda/experts.cu
+    src/ops/cuda/fp8.cu
     src/ops/cuda/grouped_bias.cu
     src/ops/cuda/grouped_linear.cu
     src/ops/cuda/mma_grouped_linear.cu

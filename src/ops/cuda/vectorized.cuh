@@ -147,7 +147,8 @@ bool aligned(const Tensors&... tensors) {
 /// Calls body(std::type_identity<T>) with the C++ type for a floating-point dtype.
 template <class Body>
 void with_type(DType dtype, const Body& body) {
-  expects(dtype != DType::i32, "this kernel takes fp32 or bf16, not int32");
+  expects(dtype == DType::f32 || dtype == DType::bf16, "this kernel takes fp32 or bf16, not {}",
+          name_of(dtype));
   if (dtype == DType::f32)
     body(std::type_identity<float>{});
   else

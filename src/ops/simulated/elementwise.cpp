@@ -19,6 +19,19 @@ void norm_backward(Stream& stream, const char* name, const RowNormBackwardCall& 
 
 }  // namespace
 
+void quantize_rows(Stream& stream, const Fp8Matrix& q, Tensor x) {
+  move(stream, bytes_of(q.values, q.scales, x));
+}
+
+void quantize_columns(Stream& stream, const Fp8Matrix& q, Tensor x) {
+  // One pass for the maxima, another for the values.
+  move(stream, bytes_of(q.values, q.scales, x, x));
+}
+
+void dequantize_rows(Stream& stream, Tensor y, const Fp8Matrix& q) {
+  move(stream, bytes_of(y, q.values, q.scales));
+}
+
 void add_bias(Stream& stream, Tensor y, Tensor b) {
   move(stream, 2 * bytes_of(y) + bytes_of(b));
 }

@@ -56,6 +56,13 @@ void grouped_gemm(Stream& stream, const Tensor& out, const Tensor& in, const Ten
        static_cast<double>(std::min({in.rows() / w.size(0), out.cols(), in.cols()})));
 }
 
+/// Returns an FP8 operand as it is multiplied without FP8 units, and counts its memory.
+Tensor dequantized(const Fp8Matrix& q, DType dtype, const char* name) {
+  if (hardware().peak_fp8 == 0)
+    device::Simulation::current().keep_scratch(name, cpu::dequantized_scratch(q.values, dtype));
+  return shaped_like(q.values, dtype, q.values.data());  // never read
+}
+
 /// Returns the FLOPs for the two matmuls in attention between `queries` and, on average, `keys`
 /// visible keys.
 double attention_flops(const AttentionShape& s, std::int64_t queries, double keys) {
@@ -127,6 +134,22 @@ void grouped_linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor
   work(stream, flops, hardware().peak(dy.dtype()) * hardware().gemm_share,
        bytes_of(dw, dy, x) + again,
        static_cast<double>(std::min({dy.rows() / dw.size(0), one.rows(), one.cols()})));
+}
+
+void linear_fp8(Stream& stream, Tensor y, const Fp8Matrix& x, const Fp8Matrix& w,
+                Accumulate accumulate) {
+  const Tensor wide_x = dequantized(x, y.dtype(), "fp8 x");
+  const Tensor wide_w = dequantized(w, y.dtype(), "fp8 w");
+  keep_gemm_scratch(Matrix(y), Matrix(wide_x), Matrix(wide_w).transposed(), accumulate);
+  const bool has_units = hardware().peak_fp8 > 0;
+  gemm(stream, y, has_units ? x.values : wide_x, has_units ? w.values : wide_w, x.values.cols(),
+       accumulate);
+}
+
+void grouped_linear_fp8(Stream& stream, Tensor y, const Fp8Matrix& x, const Fp8Matrix& w,
+                        Tensor starts, Accumulate accumulate) {
+  grouped_linear(stream, y, dequantized(x, y.dtype(), "fp8 x"), dequantized(w, y.dtype(), "fp8 w"),
+                 starts, accumulate);
 }
 
 void attention(Stream& stream, const AttentionCall& c) {

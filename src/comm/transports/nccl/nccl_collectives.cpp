@@ -21,6 +21,8 @@ ncclDataType_t type_of(const Tensor& tensor) {
       return ncclBfloat16;
     case DType::i32:
       return ncclInt32;
+    case DType::e4m3:
+      break;  // only operands of a product are FP8
   }
   expects(false, "no NCCL type for {}", name_of(tensor.dtype()));
   return ncclNumTypes;

@@ -48,7 +48,7 @@ class Library {
                 Accumulate accumulate) {
     const GemmProblem problem(c, a, b);
     auto& plan = plans_[problem];
-    if (!plan) plan = std::make_unique<GemmPlan>(handle_, problem, sm_count_target);
+    if (!plan) plan = std::make_unique<GemmPlan>(handle_, problem, sm_count_target, a, b);
     const auto multiply_by = [&](int candidate) {
       plan->run(handle_, candidate, c, a, b, accumulate, workspace_.data(),
                 device::cuda::native(stream));

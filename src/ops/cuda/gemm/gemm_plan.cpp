@@ -9,7 +9,7 @@ namespace llamesh::ops::cuda {
 namespace {
 
 cudaDataType_t type_of(DType dtype) {
-  return dtype == DType::f32 ? CUDA_R_32F : CUDA_R_16BF;
+  return dtype == DType::f32 ? CUDA_R_32F : dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_8F_E4M3;
 }
 
 /// Returns the largest power of two up to 256 that divides the address and the row stride.
@@ -70,11 +70,31 @@ GemmPlan::Operation GemmPlan::operation(const GemmProblem& problem, int sm_count
   return result;
 }
 
-GemmPlan::GemmPlan(cublasLtHandle_t handle, const GemmProblem& p, int sm_count_target)
+/// Sets the scales of e4m3 matrices.
+void GemmPlan::use_scales(const Matrix& a, const Matrix& b) const {
+#if CUBLAS_VERSION >= 120900
+  if (a.dtype != DType::e4m3) return;
+  const auto set = [&](cublasLtMatmulDescAttributes_t attribute, auto value) {
+    check(cublasLtMatmulDescSetAttribute(operation_.get(), attribute, &value, sizeof(value)),
+          "cublasLtMatmulDescSetAttribute");
+  };
+  const std::int32_t by_rows = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+  set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, by_rows);
+  set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, by_rows);
+  set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void*>(b.scales));
+  set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void*>(a.scales));
+#else
+  expects(a.dtype != DType::e4m3, "FP8 products need cuBLASLt 12.9");
+#endif
+}
+
+GemmPlan::GemmPlan(cublasLtHandle_t handle, const GemmProblem& p, int sm_count_target,
+                   const Matrix& a, const Matrix& b)
     : operation_(operation(p, sm_count_target)),
       a_(layout(p.inputs, p.m, p.k, p.a_stride, p.a_transposed)),
       b_(layout(p.inputs, p.k, p.n, p.b_stride, p.b_transposed)),
       c_(layout(p.output, p.m, p.n, p.c_stride, /*transposed=*/false)) {
+  use_scales(a, b);
   cublasLtMatmulPreference_t made = nullptr;
   check(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
   const std::unique_ptr<cublasLtMatmulPreferenceOpaque_t,
@@ -109,6 +129,7 @@ GemmPlan::GemmPlan(cublasLtHandle_t handle, const GemmProblem& p, int sm_count_t
 void GemmPlan::run(cublasLtHandle_t handle, int candidate, const Matrix& c, const Matrix& a,
                    const Matrix& b, Accumulate accumulate, void* workspace,
                    cudaStream_t stream) const {
+  use_scales(a, b);
   const float alpha = 1.0F;
   const float beta = accumulate == Accumulate::yes ? 1.0F : 0.0F;
   check(cublasLtMatmul(handle, operation_.get(), &alpha, b.data, b_.get(), a.data, a_.get(), &beta,

@@ -18,8 +18,9 @@ void check(cublasStatus_t status, const char* what);
 /// A problem in cuBLASLt's terms, and its algorithms, the library's first choice first.
 class GemmPlan {
  public:
-  /// `sm_count_target`: see ops::use_gemm_sm_count_target().
-  GemmPlan(cublasLtHandle_t handle, const GemmProblem& problem, int sm_count_target);
+  /// `sm_count_target`: see ops::use_gemm_sm_count_target(). `a` and `b`: of the first product.
+  GemmPlan(cublasLtHandle_t handle, const GemmProblem& problem, int sm_count_target,
+           const Matrix& a, const Matrix& b);
 
   /// At least 1, at most gemm_candidates.
   int candidates() const { return static_cast<int>(algorithms_.size()); }
@@ -35,6 +36,7 @@ class GemmPlan {
   static Layout layout(DType dtype, std::int64_t rows, std::int64_t cols, std::int64_t stride,
                        bool transposed);
   static Operation operation(const GemmProblem& problem, int sm_count_target);
+  void use_scales(const Matrix& a, const Matrix& b) const;
 
   Operation operation_;
   Layout a_, b_, c_;

@@ -29,7 +29,7 @@ json to_json(const GemmProblem& problem, const TunedGemm& tuned) {
 
 DType dtype_from(const json& from) {
   const auto name = from.get<std::string>();
-  for (const DType dtype : {DType::f32, DType::bf16})
+  for (const DType dtype : {DType::f32, DType::bf16, DType::e4m3})
     if (name == name_of(dtype)) return dtype;
   fail(ExitCode::bad_input, "there is '{}' where fp32 or bf16 belongs", name);
 }

@@ -1,0 +1,231 @@
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "ops/cpu/gemm.hpp"
+#include "ops/cpu/kernels.hpp"
+#include "ops/cpu/parallel.hpp"
+#include "ops/cpu/scratch.hpp"
+#include "ops/cpu/scratch_bytes.hpp"
+#include "ops/cpu/typed.hpp"
+#include "ops/cpu/vec.hpp"
+#include "ops/fp8_scale.hpp"
+
+namespace llamesh::ops::cpu {
+namespace {
+
+using VecBytes [[gnu::vector_size(vec_width)]] = std::uint8_t;
+
+VecBits load_bits(const e4m3* from, Whole /*lanes*/) {
+  VecBytes bytes;
+  std::memcpy(&bytes, from, sizeof bytes);
+  return __builtin_convertvector(bytes, VecBits);
+}
+VecBits load_bits(const e4m3* from, Part lanes) {
+  e4m3 whole[vec_width] = {};
+  std::copy_n(from, lanes.count, whole);
+  return load_bits(whole, Whole{});
+}
+
+void store_bits(e4m3* to, VecBits bits, Whole /*lanes*/) {
+  const VecBytes bytes = __builtin_convertvector(bits, VecBytes);
+  std::memcpy(static_cast<void*>(to), &bytes, sizeof bytes);
+}
+void store_bits(e4m3* to, VecBits bits, Part lanes) {
+  e4m3 whole[vec_width];
+  store_bits(whole, bits, Whole{});
+  std::copy_n(whole, lanes.count, to);
+}
+
+VecBits magnitude_of(Vec v) {
+  return std::bit_cast<VecBits>(v) & 0x7fffffffU;
+}
+
+VecBits larger(VecBits a, VecBits b) {
+  return a > b ? a : b;
+}
+
+/// Returns e4m3 bits of numbers up to 448 or NaN.
+VecBits narrowed(Vec v) {
+  const VecBits magnitude = magnitude_of(v);
+  const VecBits normal = ((magnitude + 0x7ffffU + ((magnitude >> 20U) & 1U)) >> 20U) - (120U << 3U);
+  // The sum's last bit is worth 2^-9, like a subnormal's, so the addition rounds.
+  const VecBits subnormal = std::bit_cast<VecBits>(std::bit_cast<Vec>(magnitude) + 0x1p14F) -
+                            std::bit_cast<std::uint32_t>(0x1p14F);
+  const VecBits finite = magnitude < std::bit_cast<std::uint32_t>(0x1p-6F) ? subnormal : normal;
+  const VecBits bits = magnitude > infinity_bits ? VecBits{} + 0x7fU : finite;
+  return bits | ((std::bit_cast<VecBits>(v) >> 24U) & 0x80U);
+}
+
+/// The inverse, as e4m3's conversion.
+Vec widened(VecBits bits) {
+  const VecBits magnitude = bits & 0x7fU;
+  const Vec subnormal = __builtin_convertvector(std::bit_cast<VecInt>(magnitude), Vec) * 0x1p-9F;
+  const VecBits normal = (magnitude << 20U) + (120U << 23U);
+  const VecBits finite = magnitude < 8U ? std::bit_cast<VecBits>(subnormal) : normal;
+  const VecBits value = magnitude == 0x7fU ? VecBits{} + 0x7fc00000U : finite;
+  return std::bit_cast<Vec>(value | ((bits & 0x80U) << 24U));
+}
+
+std::uint32_t largest_of(VecBits v) {
+  std::uint32_t most = 0;
+  for (std::int64_t i = 0; i < vec_width; ++i) most = std::max(most, v[i]);
+  return most;
+}
+
+template <class T>
+void quantize_row(e4m3* to, float& scale, const T* from, std::int64_t count) {
+  VecBits most{};
+  for_each_vec(count, [&](std::int64_t i, auto lanes) {
+    most = larger(most, magnitude_of(load(from + i, lanes)));
+  });
+  const auto [up, down] = fp8_scale(largest_of(most));
+  scale = down;
+  for_each_vec(count, [&](std::int64_t i, auto lanes) {
+    store_bits(to + i, narrowed(load(from + i, lanes) * up), lanes);
+  });
+}
+
+/// Columns and rows of a block that is transposed at once.
+constexpr std::int64_t tile = 64;
+
+/// Quantizes up to `tile` columns of a matrix with `rows` rows, `cols` elements apart.
+template <class T>
+void quantize_block(e4m3* to, float* scales, const T* from, std::int64_t rows, std::int64_t cols,
+                    std::int64_t count) {
+  std::array<std::uint32_t, tile> most{};
+  for (std::int64_t r = 0; r < rows; ++r)
+    for_each_vec(count, [&](std::int64_t c, auto lanes) {
+      auto* const at = reinterpret_cast<float*>(most.data() + c);
+      const auto before = std::bit_cast<VecBits>(load(at, lanes));
+      const auto now = larger(before, magnitude_of(load(from + r * cols + c, lanes)));
+      store(at, std::bit_cast<Vec>(now), lanes);
+    });
+  std::array<float, tile> up{};
+  for (std::int64_t c = 0; c < count; ++c) {
+    const auto scale = fp8_scale(most[static_cast<std::size_t>(c)]);
+    up[static_cast<std::size_t>(c)] = scale.up;
+    scales[c] = scale.down;
+  }
+  std::array<e4m3, tile * tile> some;
+  for (std::int64_t first = 0; first < rows; first += tile) {
+    const auto here = std::min(tile, rows - first);
+    for (std::int64_t r = 0; r < here; ++r)
+      for_each_vec(count, [&](std::int64_t c, auto lanes) {
+        const Vec v = load(from + (first + r) * cols + c, lanes) * load(up.data() + c, lanes);
+        store_bits(some.data() + r * tile + c, narrowed(v), lanes);
+      });
+    for (std::int64_t c = 0; c < count; ++c)
+      for (std::int64_t r = 0; r < here; ++r)
+        to[c * rows + first + r] = some[static_cast<std::size_t>(r * tile + c)];
+  }
+}
+
+template <class T>
+void dequantize(T* to, const Fp8Matrix& q) {
+  const auto rows = q.values.rows(), cols = q.values.cols();
+  const auto* const from = q.values.as<e4m3>();
+  const auto* const scales = q.scales.as<float>();
+  for_each_block(rows, rows_per_block(cols), [&](std::int64_t first, std::int64_t last) {
+    for (auto r = first; r < last; ++r)
+      for_each_vec(cols, [&](std::int64_t c, auto lanes) {
+        const auto at = r * cols + c;
+        store(to + at, widened(load_bits(from + at, lanes)) * scales[r], lanes);
+      });
+  });
+}
+
+/// Returns q in scratch memory, in another dtype with the same shape.
+Tensor dequantized(const Fp8Matrix& q, DType dtype, Scratch& scratch) {
+  const Tensor to =
+      shaped_like(q.values, dtype, scratch.bytes(dequantized_scratch(q.values, dtype)));
+  with_type(dtype, [&]<class T>(std::type_identity<T>) { dequantize(to.as<T>(), q); });
+  return to;
+}
+
+/// Scratch for both operands of a product.
+struct Operands {
+  Scratch x, w;
+};
+Operands& operands() {
+  thread_local static Operands scratch;
+  return scratch;
+}
+
+void check(const Fp8Matrix& q) {
+  expects(q.values.dtype() == DType::e4m3 && q.values.dense() && q.scales.dtype() == DType::f32 &&
+              q.scales.numel() == q.values.rows(),
+          "FP8 values of {} rows with {} scales", q.values.rows(), q.scales.numel());
+}
+
+}  // namespace
+
+void quantize_rows(Stream& stream, const Fp8Matrix& q, Tensor x) {
+  check(q);
+  expects(same_matrix_shape(q.values, x), "quantize_rows shapes");
+  stream.run([=] {
+    with_type(x.dtype(), [&]<class T>(std::type_identity<T>) {
+      const Rows<const T> from(x);
+      const auto cols = x.cols();
+      for_each_block(x.rows(), rows_per_block(cols), [&](std::int64_t first, std::int64_t last) {
+        for (auto r = first; r < last; ++r)
+          quantize_row(q.values.as<e4m3>() + r * cols, q.scales.as<float>()[r], from[r], cols);
+      });
+    });
+  });
+}
+
+void quantize_columns(Stream& stream, const Fp8Matrix& q, Tensor x) {
+  check(q);
+  const auto rows = q.values.cols(), cols = x.cols();
+  expects(x.dense() && x.numel() == q.values.numel() &&
+              q.values.rows() % std::max<std::int64_t>(cols, 1) == 0,
+          "quantize_columns shapes");
+  if (x.numel() == 0) return;
+  const auto matrices = x.rows() / rows, blocks = (cols + tile - 1) / tile;
+  stream.run([=] {
+    with_type(x.dtype(), [&]<class T>(std::type_identity<T>) {
+      for_each_block(matrices * blocks, 1, [&](std::int64_t block, std::int64_t /*last*/) {
+        const auto matrix = block / blocks, first = block % blocks * tile;
+        const auto row = matrix * cols + first;  // of q
+        quantize_block(q.values.as<e4m3>() + row * rows, q.scales.as<float>() + row,
+                       x.as<T>() + matrix * rows * cols + first, rows, cols,
+                       std::min(tile, cols - first));
+      });
+    });
+  });
+}
+
+void dequantize_rows(Stream& stream, Tensor y, const Fp8Matrix& q) {
+  check(q);
+  expects(y.dense() && y.numel() == q.values.numel(), "dequantize_rows shapes");
+  stream.run([=] {
+    with_type(y.dtype(), [&]<class T>(std::type_identity<T>) { dequantize(y.as<T>(), q); });
+  });
+}
+
+void linear_fp8(Stream& stream, Tensor y, const Fp8Matrix& x, const Fp8Matrix& w,
+                Accumulate accumulate) {
+  check(x);
+  check(w);
+  stream.run([=] {
+    auto& scratch = operands();
+    gemm(Matrix(y), Matrix(dequantized(x, y.dtype(), scratch.x)),
+         Matrix(dequantized(w, y.dtype(), scratch.w)).transposed(), accumulate);
+  });
+}
+
+void grouped_linear_fp8(Stream& stream, Tensor y, const Fp8Matrix& x, const Fp8Matrix& w,
+                        Tensor starts, Accumulate accumulate) {
+  check(x);
+  check(w);
+  stream.run([=] {
+    auto& scratch = operands();
+    grouped_gemm(y, dequantized(x, y.dtype(), scratch.x), dequantized(w, y.dtype(), scratch.w),
+                 starts, accumulate);
+  });
+}
+
+}  // namespace llamesh::ops::cpu
