@@ -136,6 +136,7 @@ device::Hardware parse_hardware(const std::string& text, const std::string& name
   in.section("peak", [&] {
     in.rate("bf16", hardware.peak_bf16);
     in.rate("fp32", hardware.peak_fp32);
+    in.reader().key("fp8", hardware.peak_fp8, from_to(1, 1e24));
   });
   in.section("attainable", [&] {
     in.share("gemm", hardware.gemm_share);

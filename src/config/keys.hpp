@@ -112,6 +112,7 @@ void parallel_keys(Io& io, Inputs& in) {
   io.section("precision", [&] {
     io.key("parameters", in.precision.parameters);
     io.key("reduce", in.precision.reduce);
+    io.key("linear", in.precision.linear);
   });
   io.section("memory", [&] {
     io.key("activation_checkpointing", in.memory.activation_checkpointing);

@@ -15,7 +15,7 @@
 namespace llamesh::model {
 
 CausalLM::CausalLM(const ModelConfig& config, const ParameterTable& table, std::int64_t batch,
-                   std::int64_t sequence, const MemoryOptions& memory, DType dtype,
+                   std::int64_t sequence, const MemoryOptions& memory, const Precision& precision,
                    TensorParallel& tensor, Purpose purpose, ExpertParallel& experts, DataRanks data,
                    ContextParallel& context, const std::vector<LayerRange>& chunks)
     : tensor_(tensor),
@@ -28,7 +28,7 @@ CausalLM::CausalLM(const ModelConfig& config, const ParameterTable& table, std::
       traits_(traits_of(config_)),
       activations_(config_, table, traits_,
                    {batch, sequence, tensor.residual({batch * sequence, config.hidden_size}),
-                    tensor.size(), dtype, purpose, experts.size()},
+                    tensor.size(), precision.dtype, purpose, experts.size(), precision.linear},
                    memory, chunks),
       rope_(stream_, config_, traits_, context.size() * sequence),
       balance_(config_, table, batch * sequence, std::move(data), tensor.rank() == 0) {
@@ -52,7 +52,8 @@ BlockContext CausalLM::context(Weights& weights, const Batch& batch, Pass pass) 
           .delta = activations_.delta,
           .d_residual = activations_.d_residual,
           .row_sums = activations_.row_sums,
-          .adapters = activations_.adapters};
+          .adapters = activations_.adapters,
+          .fp8 = activations_.fp8};
 }
 
 /// `gradient` is the residual stream's.

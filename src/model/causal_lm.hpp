@@ -33,14 +33,14 @@ struct Batch {
 class CausalLM {
  public:
   /// `config` is resolved. Batches have `batch` sequences with `sequence` tokens on each rank of
-  /// `context`. Parameters and activations have `dtype`. Plans all activations now, so calls
+  /// `context`. Plans all activations now, so calls
   /// allocate no tensor memory. With Purpose::evaluate there are fewer, and train() must not be
   /// called. `table` has the shapes that this rank holds (sharding::local_table()). It, `tensor`,
   /// `experts` and `context` are borrowed. `data` is for the balance of experts. `chunks` are the
   /// layers that this rank computes, by forward() and backward(), if other ranks compute others;
   /// empty: all layers in one chunk.
   CausalLM(const ModelConfig& config, const ParameterTable& table, std::int64_t batch,
-           std::int64_t sequence, const MemoryOptions& memory, DType dtype,
+           std::int64_t sequence, const MemoryOptions& memory, const Precision& precision,
            TensorParallel& tensor = one_rank(), Purpose purpose = Purpose::train,
            ExpertParallel& experts = one_rank_of_experts(), DataRanks data = {},
            ContextParallel& context = whole_sequences(),

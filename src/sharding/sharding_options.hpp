@@ -5,6 +5,7 @@
 
 #include "core/dtype.hpp"
 #include "core/enum_names.hpp"
+#include "model/layers/precision.hpp"
 #include "sharding/spec_names.hpp"
 #include "sharding/strategy.hpp"
 #include "sharding/wrap_policy.hpp"
@@ -82,6 +83,7 @@ struct PrecisionOptions {
   DType parameters = DType::f32;  ///< gathered parameters and activations
   DType reduce =
       DType::f32;  ///< a unit's gradients until they leave the rank; sums over ranks are fp32
+  model::LinearPrecision linear = model::LinearPrecision::same;
 };
 
 }  // namespace llamesh::sharding

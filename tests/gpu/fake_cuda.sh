@@ -142,6 +142,19 @@ done
   LLAMESH_POISON=1 ran bf16-experts 2 --device cuda $bf16 "${experts[@]}"; }
 close "experts, bf16, recomputation, documents" 4 bf16-experts cpu-bf16-experts 2e-2
 
+# FP8: sizes that cuBLASLt takes, and others, which are emulated.
+fp8=(precision.parameters=bf16 precision.linear=fp8 model.hidden_size=64 model.intermediate_size=176 model.num_attention_heads=4)
+ran cpu-fp8 1 --device cpu "${fp8[@]}"
+LLAMESH_POISON=1 ran fp8 4 --device cuda "${fp8[@]}" memory.activation_checkpointing=selective
+close "precision.linear=fp8, 4 ranks" 4 fp8 cpu-fp8 5e-3
+ran fp8-emulated 2 --device cuda "${fp8[@]}" precision.linear=fp8_emulated
+close "precision.linear=fp8_emulated, 2 ranks" 4 fp8-emulated cpu-fp8 5e-3
+ran cpu-fp8-experts 1 --device cpu "${experts[@]}" precision.parameters=bf16 precision.linear=fp8
+ran fp8-experts 2 --device cuda "${experts[@]}" precision.parameters=bf16 precision.linear=fp8
+close "precision.linear=fp8 with experts, 2 ranks" 4 fp8-experts cpu-fp8-experts 5e-3
+fails "FP8 in fp32" 78 "precision.linear is fp8, which GPUs multiply for bf16 parameters" 2 precision.linear=fp8
+FAKE_GPU_MAJOR=8 fails "FP8 on a GPU without it" 78 "precision.linear is fp8, for which .* has no units" 2 "${fp8[@]}"
+
 for case in no_shard/2 full_shard/4; do
   for keep in true false; do
     ran "keep-$keep-${case#*/}" "${case#*/}" --device cuda precision.parameters=bf16 "sharding.strategy=${case%/*}" \

@@ -66,6 +66,7 @@ class Golden {
   const nlohmann::json& adamw() const { return json_.at("adamw"); }
   /// Returns lr and momentum, or null if AdamW updates all parameters.
   nlohmann::json muon() const { return json_.value("muon", nlohmann::json()); }
+  bool fp8() const { return json_.value("fp8", false); }
   /// (B, T); targets equal to -100 are ignored.
   std::vector<std::vector<std::int32_t>> tokens() const { return json_.at("tokens"); }
   std::vector<std::vector<std::int32_t>> targets() const { return json_.at("targets"); }

@@ -203,6 +203,26 @@ INSTANTIATE_TEST_SUITE_P(Prediction, ExpertsPredicted,
                                                           ActivationCheckpointing::full),
                                           testing::Values(DType::f32, DType::bf16)));
 
+using PredictedFp8Case = std::tuple<const char*, int, DType>;
+class Fp8Predicted : public testing::TestWithParam<PredictedFp8Case> {};
+
+TEST_P(Fp8Predicted, TakesWhatIsPlanned) {
+  const auto [family, tensor, dtype] = GetParam();
+  const TemporaryFolder folder;
+  auto in = predicted_inputs(folder);
+  in.model.family = family;
+  if (in.model.family == "mixtral") in.model.num_experts = 8, in.model.num_experts_per_tok = 2;
+  in.sharding.strategy = Strategy::full_shard;
+  in.mesh = {.tensor = tensor};
+  in.precision = {.parameters = dtype, .linear = model::LinearPrecision::fp8};
+  expect_as_planned(in);
+}
+
+INSTANTIATE_TEST_SUITE_P(Prediction, Fp8Predicted,
+                         testing::Combine(testing::Values("llama", "mixtral"),
+                                          testing::Values(1, 2),
+                                          testing::Values(DType::f32, DType::bf16)));
+
 /// Activations are divided; each rank has room for all keys and values, for one layer at a time.
 TEST(ContextAxisPrediction, DividesActivations) {
   const TemporaryFolder folder;

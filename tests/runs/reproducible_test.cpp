@@ -115,6 +115,7 @@ struct Recipe {
   DType moments = DType::f32;
   std::optional<model::Lora> lora = std::nullopt;
   bool document_mask = false;
+  model::LinearPrecision linear = model::LinearPrecision::same;
 };
 
 train::Inputs inputs_of(const Recipe& recipe, const std::filesystem::path& folder) {
@@ -122,6 +123,7 @@ train::Inputs inputs_of(const Recipe& recipe, const std::filesystem::path& folde
   in.model = model_of(recipe.family);
   in.model.lora = recipe.lora;
   in.precision.parameters = recipe.parameters;
+  in.precision.linear = recipe.linear;
   in.optimizer.name = recipe.optimizer;
   in.optimizer.moments = recipe.moments;
   in.data.sequence_length = 16;
@@ -194,9 +196,11 @@ const Recipe recipes[] = {
     {.family = "gemma2", .optimizer = optim::OptimizerName::sgd},
     {.family = "apertus", .parameters = DType::bf16},
     {.family = "qwen3", .document_mask = true},
+    {.parameters = DType::bf16, .linear = model::LinearPrecision::fp8},
+    {.family = "glm4_moe", .linear = model::LinearPrecision::fp8},
 };
 
-// With 1, 2, 4 and 8 ranks: 40 launches.
+// With 1, 2, 4 and 8 ranks: 48 launches.
 TEST(MeshReproducible, EveryLaunchHasTheBitsOfOneRank) {
   std::mt19937 random(static_cast<unsigned>(world().size()));  // NOLINT(cert-msc51-cpp)
   for (const auto& recipe : recipes) {

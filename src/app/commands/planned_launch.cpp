@@ -70,6 +70,11 @@ train::Setup LaunchPlanner::setup(const train::Inputs& inputs) const {
            asked_.hardware, counted(hardware_.threads, "thread"), threads);
   auto setup = train::plan_setup(
       inputs, comm::planned_topology(asked_.ranks, per_machine, inputs.mesh.ranks_per_node));
+  validate(setup.inputs.precision.linear != model::LinearPrecision::fp8 ||
+               hardware_.kind == device::Kind::cpu || hardware_.peak_fp8 > 0,
+           "precision.linear is fp8, but {} has no peak.fp8: its GPUs have no units for it; use "
+           "fp8_emulated or same",
+           asked_.hardware);
   validate(!hardware_.is_measured() || setup.topology.nodes == 1 ||
                !hardware_.measured.between_nodes.empty(),
            "{} has no rates between nodes, but the plan has {}; measure with more than one rank",

@@ -12,7 +12,9 @@
 #include "model/layers/arena.hpp"
 #include "model/layers/context_parallel.hpp"
 #include "model/layers/expert_parallel.hpp"
+#include "model/layers/fp8_operands.hpp"
 #include "model/layers/memory_options.hpp"
+#include "model/layers/precision.hpp"
 #include "model/layers/rope_table.hpp"
 #include "model/layers/tensor_parallel.hpp"
 #include "model/layers/weights.hpp"
@@ -71,6 +73,7 @@ struct BlockContext {
   Tensor d_residual;     ///< (M', D') residual stream gradient, passed from layer to layer
   Tensor row_sums;       ///< fp32 norm scratch, one element per row and rank, if ranks have columns
   Tensor adapters = {};  ///< (2, M, R) x A^T of adapters and its gradient (Activations::adapters)
+  Fp8Operands fp8 = {};  ///< memory of linear layers in FP8; empty: they have the weights' dtype
   RouterBalance* balance = nullptr;  ///< if set, routers are counted in it and balanced by it
   KvCache* cache = nullptr;          ///< if set, the pass continues the one text cached there
 };
@@ -91,9 +94,11 @@ struct PassShape {
   DType dtype;
   Purpose purpose;
   int expert_ranks = 1;  ///< ranks that hold different experts
+  LinearPrecision linear = LinearPrecision::same;
   std::int64_t tokens() const { return batch * sequence; }
   bool has_loss() const { return purpose != Purpose::generate; }
   bool has_backward() const { return purpose == Purpose::train; }
+  bool has_fp8() const { return linear != LinearPrecision::same; }
 };
 
 /// A decoder layer, with what it keeps between forward and backward pass. The model's passes

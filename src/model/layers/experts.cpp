@@ -1,5 +1,7 @@
 #include "model/layers/experts.hpp"
 
+#include <algorithm>
+
 #include "model/layers/linear.hpp"
 #include "model/layers/mlp.hpp"
 #include "ops/ops.hpp"
@@ -50,6 +52,7 @@ void Experts::share(const FeedForward& layer) {
   dtype_ = other.dtype_;
   exchanges_ = other.exchanges_;
   has_backward_ = other.has_backward_;
+  has_fp8_ = other.has_fp8_;
 }
 
 void Experts::plan_kept(ArenaAllocator& plan, const PassShape& pass,
@@ -76,6 +79,7 @@ void Experts::plan_kept(ArenaAllocator& plan, const PassShape& pass,
 
 void Experts::plan_shared(ArenaAllocator& plan, const PassShape& pass) {
   has_backward_ = pass.has_backward();
+  has_fp8_ = pass.has_fp8();
   if (shared_) shared_->plan_shared(plan, pass);
   router_.plan_shared(plan, pass);
   if (exchanges_)
@@ -95,6 +99,9 @@ void Experts::take_activated(ArenaAllocator& plan, std::int64_t rows) {
 
 void Experts::take_shared(ArenaAllocator& plan, std::int64_t rows) {
   tensors_.rows = plan.take(dtype_, {rows, hidden_});
+  if (has_fp8_)
+    tensors_.fp8 = {.values = plan.take(DType::e4m3, {rows * std::max(hidden_, intermediate_)}),
+                    .scales = plan.take(DType::f32, {rows})};
   if (!has_backward_) return;
   tensors_.d_activated = plan.take(dtype_, {rows, intermediate_});
   tensors_.weights = plan.take(DType::f32, {rows, 1});
@@ -125,6 +132,37 @@ void Experts::route(const BlockContext& ctx, Tensor x) {
   place_shared();
 }
 
+ops::Fp8Matrix Experts::in_fp8(const BlockContext& ctx, const Tensor& rows) const {
+  const auto& room = tensors_.fp8;
+  const ops::Fp8Matrix q{
+      .values = room.values.slice(0, rows.numel()).reshape({rows.rows(), rows.cols()}),
+      .scales = room.scales.slice(0, rows.rows())};
+  ops::quantize_rows(ctx.stream, q, rows);
+  return q;
+}
+
+/// y = x times each row's expert.
+void Experts::multiply(const BlockContext& ctx, const Tensor& y, const Tensor& x,
+                       ParameterId weight) const {
+  const Tensor w = ctx.weights.parameter(weight);
+  if (has_fp8_)
+    ops::grouped_linear_fp8(ctx.stream, y, in_fp8(ctx, x), ctx.fp8.weight(ctx.stream, w),
+                            rows_->starts, Accumulate::no);
+  else
+    ops::grouped_linear(ctx.stream, y, x, w, rows_->starts, Accumulate::no);
+}
+
+/// dx = or += the gradient of multiply()'s x.
+void Experts::multiply_backward_input(const BlockContext& ctx, const Tensor& dx, const Tensor& dy,
+                                      ParameterId weight, Accumulate accumulate) const {
+  const Tensor w = ctx.weights.parameter(weight);
+  if (has_fp8_)
+    ops::grouped_linear_fp8(ctx.stream, dx, in_fp8(ctx, dy),
+                            ctx.fp8.transposed_weight(ctx.stream, w), rows_->starts, accumulate);
+  else
+    ops::grouped_linear_backward_input(ctx.stream, dx, dy, w, rows_->starts, accumulate);
+}
+
 /// Computes `up` from the tokens. The caller has entered the experts.
 void Experts::gate_and_up(const BlockContext& ctx, Tensor x) {
   const Tensors& t = tensors_;
@@ -133,8 +171,7 @@ void Experts::gate_and_up(const BlockContext& ctx, Tensor x) {
   const auto project = [&](ParameterId weight, std::int64_t column,
                            std::optional<ParameterId> bias) {
     const Tensor out = t.up.slice_cols(column, intermediate_);
-    ops::grouped_linear(ctx.stream, out, inputs, ctx.weights.parameter(weight), rows_->starts,
-                        Accumulate::no);
+    multiply(ctx, out, inputs, weight);
     if (bias) ops::grouped_bias(ctx.stream, out, ctx.weights.parameter(*bias), rows_->starts);
   };
   project(gate_proj_, 0, biases_ ? std::optional(biases_->gate_proj) : std::nullopt);
@@ -150,8 +187,7 @@ void Experts::forward(const BlockContext& ctx, Tensor x, Tensor y) {
   const UnshardGuard experts(ctx.weights, experts_, ctx.pass);
   gate_and_up(ctx, tokens);
   ops::activate(ctx.stream, t.activated, t.up, activation_);
-  ops::grouped_linear(ctx.stream, t.rows, t.activated, ctx.weights.parameter(down_proj_),
-                      rows_->starts, Accumulate::no);
+  multiply(ctx, t.rows, t.activated, down_proj_);
   if (biases_ && ctx.tensor.rank() == 0)
     ops::grouped_bias(ctx.stream, t.rows, ctx.weights.parameter(biases_->down_proj), rows_->starts);
   ops::combine_tokens(ctx.stream, outputs, ctx.experts.collect(*rows_, t.rows),
@@ -174,9 +210,7 @@ void Experts::down_backward(const BlockContext& ctx, Tensor dy) {
   const auto by_slot = [](const Tensor& weights) { return weights.reshape({weights.numel(), 1}); };
   ctx.experts.dispatch(*rows_, t.rows, dy);
   ctx.experts.dispatch(*rows_, t.weights, by_slot(router_.tensors().routing.weights));
-  ops::grouped_linear_backward_input(ctx.stream, t.d_activated, t.rows,
-                                     ctx.weights.parameter(down_proj_), rows_->starts,
-                                     Accumulate::no);
+  multiply_backward_input(ctx, t.d_activated, t.rows, down_proj_, Accumulate::no);
   const Tensor again = keeps_activated_ ? Tensor() : t.activated;
   ops::activate_backward(ctx.stream, t.up, again, t.d_activated, t.up, activation_);
   ops::weigh_rows_backward(ctx.stream, {.weights = t.weights,
@@ -233,10 +267,8 @@ void Experts::gate_and_up_backward(const BlockContext& ctx, Tensor x, Tensor dx)
     backward_bias(biases_->gate_proj, d_gate);
     backward_bias(biases_->up_proj, d_up);
   }
-  ops::grouped_linear_backward_input(ctx.stream, t.rows, d_gate, ctx.weights.parameter(gate_proj_),
-                                     rows_->starts, Accumulate::no);
-  ops::grouped_linear_backward_input(ctx.stream, t.rows, d_up, ctx.weights.parameter(up_proj_),
-                                     rows_->starts, Accumulate::yes);
+  multiply_backward_input(ctx, t.rows, d_gate, gate_proj_, Accumulate::no);
+  multiply_backward_input(ctx, t.rows, d_up, up_proj_, Accumulate::yes);
   ops::combine_tokens(ctx.stream, dx, ctx.experts.collect(*rows_, t.rows), {}, rows_->order.places,
                       to_shared());
 }

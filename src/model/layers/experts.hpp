@@ -32,6 +32,7 @@ class Experts final : public FeedForward {
     Tensor rows;               ///< (R, D) the experts' inputs, outputs or their gradients
     Tensor d_activated;        ///< (R, F)
     Tensor weights, dweights;  ///< (R, 1) fp32
+    ops::Fp8Matrix fp8;        ///< of R max(D, F) elements, if products are in FP8
   };
   const Tensors& tensors() const { return tensors_; }
   const ExpertRows& rows() const { return *rows_; }
@@ -46,6 +47,11 @@ class Experts final : public FeedForward {
   void backward(const BlockContext& ctx, Tensor x, Tensor dy) override;
 
  private:
+  void multiply(const BlockContext& ctx, const Tensor& y, const Tensor& x,
+                ParameterId weight) const;
+  void multiply_backward_input(const BlockContext& ctx, const Tensor& dx, const Tensor& dy,
+                               ParameterId weight, Accumulate accumulate) const;
+  ops::Fp8Matrix in_fp8(const BlockContext& ctx, const Tensor& rows) const;
   void take_kept(ArenaAllocator& plan, std::int64_t rows);
   void take_activated(ArenaAllocator& plan, std::int64_t rows);
   void take_shared(ArenaAllocator& plan, std::int64_t rows);
@@ -72,6 +78,7 @@ class Experts final : public FeedForward {
   DType dtype_ = DType::f32;
   bool exchanges_ = false;  ///< R is known only within a pass
   bool has_backward_ = false;
+  bool has_fp8_ = false;
   bool keeps_activated_ = false;
   Tensors tensors_;
   std::shared_ptr<ExpertRows> rows_;

@@ -102,6 +102,28 @@ void for_each_layer(Weights& weights, std::span<const WeightModule> layers, cons
   }
 }
 
+/// y = x times the layers' weights, in FP8. Each layer has scales of its own, whatever its
+/// neighbors in memory.
+void multiply_in_fp8(const BlockContext& ctx, std::span<const WeightModule> layers, const Tensor& y,
+                     const Tensor& x) {
+  const auto input = ctx.fp8.input(ctx.stream, x);
+  for_each_layer(ctx.weights, layers, y, [&](const WeightModule& layer, const Tensor& outputs) {
+    const auto weight = ctx.fp8.weight(ctx.stream, ctx.weights.parameter(layer.weight));
+    ops::linear_fp8(ctx.stream, outputs, input, weight, Accumulate::no);
+  });
+}
+
+/// dx = or += the gradient of multiply_in_fp8()'s x, in FP8.
+void multiply_backward_input_in_fp8(const BlockContext& ctx, std::span<const WeightModule> layers,
+                                    const Tensor& dx, const Tensor& dy, Accumulate accumulate) {
+  for_each_layer(ctx.weights, layers, dy, [&](const WeightModule& layer, const Tensor& outputs) {
+    const auto gradient = ctx.fp8.input(ctx.stream, outputs);
+    const auto weight = ctx.fp8.transposed_weight(ctx.stream, ctx.weights.parameter(layer.weight));
+    ops::linear_fp8(ctx.stream, dx, gradient, weight, accumulate);
+    accumulate = Accumulate::yes;
+  });
+}
+
 Tensor rows_of(Weights& weights, ParameterId id, const OutputRange& outputs) {
   return weights.parameter(id).slice_rows(outputs.first, outputs.count);
 }
@@ -206,7 +228,10 @@ std::deque<UnshardGuard> enter_all(Weights& weights, std::span<const WeightModul
 void linear(const BlockContext& ctx, const std::vector<WeightModule>& layers, const Tensor& y,
             const Tensor& x) {
   const auto entered = enter_all(ctx.weights, layers, ctx.pass);
-  multiply(ctx, weights_of(layers), y, x);
+  if (ctx.fp8)
+    multiply_in_fp8(ctx, layers, y, x);
+  else
+    multiply(ctx, weights_of(layers), y, x);
   for_each_layer(ctx.weights, layers, y, [&](const WeightModule& layer, const Tensor& outputs) {
     if (layer.bias) ops::add_bias(ctx.stream, outputs, ctx.weights.parameter(*layer.bias));
   });
@@ -231,7 +256,10 @@ LinearBackward::LinearBackward(const BlockContext& ctx, const std::vector<Weight
     : ctx_(ctx), layers_(layers), entered_(enter_all(ctx.weights, layers_, Pass::backward)) {}
 
 void LinearBackward::input(const Tensor& dx, const Tensor& dy, Accumulate accumulate) {
-  multiply_backward_input(ctx_, weights_of(layers_), dx, dy, accumulate);
+  if (ctx_.fp8)
+    multiply_backward_input_in_fp8(ctx_, layers_, dx, dy, accumulate);
+  else
+    multiply_backward_input(ctx_, weights_of(layers_), dx, dy, accumulate);
   Adapters(ctx_, layers_).backward_input(dx, dy);
 }
 

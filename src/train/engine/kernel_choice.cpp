@@ -7,6 +7,7 @@
 #include "core/log.hpp"
 #include "device/device.hpp"
 #include "ops/arithmetic.hpp"
+#include "ops/gemm_algorithms.hpp"
 #include "ops/ops.hpp"
 
 namespace llamesh::train {
@@ -64,6 +65,28 @@ bool keep_bf16_products(const comm::Communicator& world, DType dtype, const std:
   ops::use_bf16_products(way);
   spdlog::info("bf16 matmuls: {}, as in the checkpoint's run", recorded);
   return true;
+}
+
+void use_linear_precision(const comm::Communicator& world,
+                          const sharding::PrecisionOptions& precision) {
+  using model::LinearPrecision;
+  if (precision.linear == LinearPrecision::same) return;
+  const bool on_gpu = device::kind() == device::Kind::cuda;
+  ops::emulate_fp8(precision.linear == LinearPrecision::fp8_emulated);
+  const bool emulates = !ops::multiplies_fp8();
+  comm::agree(world, [&] {
+    if (!on_gpu || precision.linear == LinearPrecision::fp8_emulated) return;
+    validate(!emulates,
+             "precision.linear is fp8, for which {} has no units (Hopper is the first that has): "
+             "use fp8_emulated, which computes with the same numbers more slowly, or same",
+             device::description());
+    validate(precision.parameters == DType::bf16,
+             "precision.linear is fp8, which GPUs multiply for bf16 parameters, but "
+             "precision.parameters is fp32; use bf16, or precision.linear=fp8_emulated");
+  });
+  if (emulates)
+    spdlog::info("FP8 matmuls: emulated, the rounded numbers are multiplied in {}",
+                 name_of(precision.parameters));
 }
 
 void check_arithmetic(const comm::Communicator& world) {

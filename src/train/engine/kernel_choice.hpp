@@ -28,6 +28,11 @@ std::string recorded_bf16_products(DType dtype);
 /// Returns true if that changes it; warns if a rank does not support it. Collective.
 bool keep_bf16_products(const comm::Communicator& world, DType dtype, const std::string& recorded);
 
+/// Prepares linear layers in FP8, and logs it if they are emulated. Refuses GPUs that would have to
+/// emulate them, unless that is asked for, and fp32 parameters there. Collective.
+void use_linear_precision(const comm::Communicator& world,
+                          const sharding::PrecisionOptions& precision);
+
 /// Refuses a job with the same bits on every mesh whose ranks compute on several kinds of
 /// processors. Collective.
 void check_arithmetic(const comm::Communicator& world);

@@ -31,6 +31,7 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
   const Inputs& in = setup.inputs;
   if (setup.is_mesh_reproducible()) check_arithmetic(world);
   choose_bf16_products(world, in.precision.parameters, in.train.reproducible);
+  use_linear_precision(world, in.precision);
   ops::use_gemm_sm_count_target(in.train.gemm_sm_count_target);
   meter_.plan_memory();
   if (in.debug.contract || std::getenv("LLAMESH_DEBUG_CONTRACT") != nullptr)

@@ -22,6 +22,8 @@ float32, one tensor after another. NAME.json:
     muon        only if its authors' optimizer updates the layers' matrices: lr and momentum
     step_losses, step_grad_norms   one per optimizer step, on the same batch: loss before the step, norm
                 before clipping
+    fp8         only if linear layers multiply in FP8, as torchao 0.18 quantizes (precision.linear: fp8). Not for comparing steps: one
+                number that is rounded the other way changes what follows by more than float32 would.
     freeze      only with frozen parameters (requires_grad=False): patterns of their names. They have no gradients here.
     tensors     name -> {shape, offset}: offset counts float32 values. Names: weights/<parameter>,
                 gradients/<parameter>, trained/<parameter> (after the last step), logits (B, T, V). Models with adapters
@@ -32,6 +34,7 @@ float32; transformers itself rounds norms, softmax and logits to float32. What i
 """
 
 import fnmatch
+import functools
 import json
 import pathlib
 import sys
@@ -399,6 +402,14 @@ MODELS = {
               "n_shared_experts": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 54, "num_hidden_layers": 3,
               "rope_theta": 1e4, "initializer_range": 0.2, "n_routed_experts": 8, "num_experts_per_tok": 3, "n_group": 4,
               "topk_group": 2, "routed_scaling_factor": 2.5, "first_k_dense_replace": 1, "attention_bias": True},
+    # Linear layers in FP8 (see FP8). Few numbers, so that no processor rounds one of them the other way.
+    "fp8": {"num_hidden_layers": 1, "hidden_size": 20, "intermediate_size": 36, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6,
+            "vocab_size": 43, "rope_theta": 10000.0, "tie_word_embeddings": False, "attention_bias": True,
+            "initializer_range": 0.25},
+    "fp8_qwen3_moe": {"model_type": "qwen3_moe", "num_hidden_layers": 1, "hidden_size": 20, "intermediate_size": 30, "moe_intermediate_size": 14,
+                      "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 42,
+                      "rope_theta": 1e6, "tie_word_embeddings": True, "initializer_range": 0.25, "num_experts": 7,
+                      "num_experts_per_tok": 3, "norm_topk_prob": True},
 }
 # The lowest layer and parts of those above; parts of each layer above a trained embedding.
 FROZEN = {"frozen": ["model.embed_tokens.weight", "model.layers.0.*", "*.k_proj.*", "*.gate_proj.weight",
@@ -417,6 +428,8 @@ LORA = {
 LORA_CLIP_NORM = 0.1  # their gradients are smaller
 # A constant in every embedding makes its first router weight decide.
 COLLAPSED = ("mixtral_collapsed",)
+FP8 = {"fp8": 16, "fp8_qwen3_moe": 16}  # with seeds for which margins are wide
+FP8_MARGIN = 1.5e-6
 MUON = {"muon": {"lr": 0.02, "momentum": 0.95}}
 # GPT-2 has no dropout here.
 GPT2 = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "initializer_range": 0.08}
@@ -433,6 +446,7 @@ SHAPES |= {name: (2, 98) for name in ("gpt_oss", "mimo", "ling2", "helium", "dot
 SHAPES |= {name: (2, 96) for name in ("internlm2", "internlm3")}  # likewise in the length by which RoPE's base grows
 SHAPES |= {name: (2, 98) for name in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite")}
 SHAPES |= {name: (2, 98) for name in ("gemma2", "cohere", "cohere2", "longrope", "shortrope", "ministral3", "granite4")}
+SHAPES |= {"fp8": (2, 5), "fp8_qwen3_moe": (2, 5)}
 DOCUMENT_LENGTHS = {name: [[5, 1, 57, 2, 20], [70, 15]] for name in ("packed", "packed_mistral", "packed_gpt2")}
 DOCUMENT_LENGTHS["long_mistral"] = [[600, 1, 423], [1000, 24]]
 
@@ -571,6 +585,77 @@ def adamw_of(config):
     return ADAMW | ({"eps": 1e-4} if "model_type" in config else {})
 
 
+class Fp8Linear(torch.autograd.Function):
+    """x times w transposed, with both and the output's gradient as torchao quantizes them: each row for itself, by a power of
+    two. The weight's gradient is not quantized."""
+
+    margin = 1.0  # the least distance of a number to the middle of two E4M3 numbers so far, as a share of its row's largest
+
+    @staticmethod
+    def quantized(x):
+        from torchao.float8 import config, float8_scaling_utils, float8_training_tensor
+
+        q = float8_scaling_utils.hp_tensor_to_float8_dynamic(
+            x.float(), torch.float8_e4m3fn, float8_training_tensor.LinearMMConfig(), axiswise_dim=-1,
+            scaling_granularity=config.ScalingGranularity.AXISWISE, round_scales_to_power_of_2=True)
+        scaled = (x * q._scale).abs()
+        spacing = torch.exp2(scaled.clamp(min=2**-6).log2().floor() - 3)
+        distance = ((scaled / spacing) % 1 - 0.5).abs() * spacing
+        matters = spacing > 1e-4 * scaled.amax(-1, keepdim=True)
+        Fp8Linear.margin = min([Fp8Linear.margin, *(distance / scaled.amax(-1, keepdim=True))[matters].tolist()])
+        return q.to_original_precision().double()
+
+    @staticmethod
+    def forward(ctx, x, w):
+        ctx.save_for_backward(x, w)
+        return Fp8Linear.quantized(x) @ Fp8Linear.quantized(w).T
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, w = ctx.saved_tensors
+        dy = dy.contiguous()
+        dx = Fp8Linear.quantized(dy) @ Fp8Linear.quantized(w.T.contiguous()).T
+        return dx, dy.flatten(0, -2).T @ x.flatten(0, -2)
+
+
+class WeightedFp8Linear(torch.autograd.Function):
+    """The same, and each output row times a number. Its gradient is quantized without the number, which comes behind the
+    product with the weight, too; the number's gradient is taken there."""
+
+    @staticmethod
+    def forward(ctx, x, w, numbers):
+        ctx.save_for_backward(x, w, numbers)
+        return Fp8Linear.quantized(x) @ Fp8Linear.quantized(w).T * numbers
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, w, numbers = ctx.saved_tensors
+        dx = Fp8Linear.quantized(dy.contiguous()) @ Fp8Linear.quantized(w.T.contiguous()).T
+        return dx * numbers, (dy * numbers).T @ x, (dx * x).sum(-1, keepdim=True)
+
+
+def experts_in_fp8(self, x, chosen, weights):
+    y = torch.zeros_like(x)
+    for expert in range(self.num_experts):
+        tokens, places = torch.where(chosen == expert)
+        if len(tokens) == 0:
+            continue
+        gate, up = (Fp8Linear.apply(x[tokens], part.contiguous()) for part in self.gate_up_proj[expert].chunk(2))
+        rows = WeightedFp8Linear.apply(self.act_fn(gate) * up, self.down_proj[expert], weights[tokens, places, None])
+        y = y.index_add(0, tokens, rows)
+    return y
+
+
+def use_fp8(model):
+    """Lets the layers' linear layers and experts multiply in FP8."""
+    Fp8Linear.margin = 1.0
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear) and name.endswith("_proj"):
+            module.forward = lambda x, of=module: Fp8Linear.apply(x, of.weight) + (0 if of.bias is None else of.bias)
+        elif name.endswith(".experts"):
+            module.forward = functools.partial(experts_in_fp8, module)
+
+
 def make_optimizer(model, options):
     """Weight decay on matrices only, as in llamesh, not on the biases of experts."""
     trained = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
@@ -621,8 +706,11 @@ def write(folder, name, config, seed):
     tensors = {f"weights/{n}": p.clone() for n, p in as_stored(model, weights)}
     tensors |= {f"weights/{n}": b for n, b in biases.items()}
 
+    if name in FP8:
+        use_fp8(model)
     loss, aux_loss, logits = losses_and_logits(model, tokens, targets, documents)
     backward(model, loss, aux_loss)
+    assert Fp8Linear.margin > FP8_MARGIN, Fp8Linear.margin
     tensors["logits"] = logits.detach()
     gradients = ((n, p.grad) for n, p in parameters_of(model) if p.requires_grad)
     tensors |= {f"gradients/{n}": g.clone() for n, g in as_stored(model, gradients)}
@@ -660,6 +748,8 @@ def write(folder, name, config, seed):
         description["freeze"] = FROZEN[name]
     if muon:
         description["muon"] = muon
+    if name in FP8:
+        description["fp8"] = True
     if starts is not None:
         description["document_starts"] = starts.tolist()
     lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in description.items()]
@@ -674,7 +764,7 @@ def main():
     folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent
     for seed, (name, config) in enumerate(MODELS.items(), start=1):
         if len(sys.argv) < 3 or name in sys.argv[2:]:
-            write(folder, name, config, seed)
+            write(folder, name, config, FP8.get(name, seed))
 
 
 if __name__ == "__main__":

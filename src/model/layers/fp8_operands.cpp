@@ -1,0 +1,67 @@
+#include "model/layers/fp8_operands.hpp"
+
+#include <algorithm>
+
+#include "ops/ops.hpp"
+
+namespace llamesh::model {
+namespace {
+
+ops::Fp8Matrix take(ArenaAllocator& plan, std::int64_t numel, std::int64_t rows) {
+  return {.values = plan.take(DType::e4m3, {numel}), .scales = plan.take(DType::f32, {rows})};
+}
+
+/// Returns the first elements of `room` as a matrix, or as a stack of them.
+ops::Fp8Matrix shaped(const ops::Fp8Matrix& room, std::int64_t stacked, std::int64_t rows,
+                      std::int64_t cols) {
+  const Tensor values = room.values.slice(0, stacked * rows * cols);
+  return {
+      .values = stacked == 1 ? values.reshape({rows, cols}) : values.reshape({stacked, rows, cols}),
+      .scales = room.scales.slice(0, stacked * rows)};
+}
+
+/// Returns true for weights that linear() and experts multiply by.
+bool is_linear(Role role) {
+  return role == Role::column || role == Role::row || role == Role::latent ||
+         role == Role::replicated || role == Role::expert_column || role == Role::expert_row;
+}
+
+std::int64_t stacked(const Tensor& w) {
+  return w.dims() == 3 ? w.size(0) : 1;
+}
+
+}  // namespace
+
+Fp8Operands::Fp8Operands(ArenaAllocator& plan, const ParameterTable& table, std::int64_t rows) {
+  std::int64_t widest = 0, weight_numel = 0, weight_rows = 0;
+  for (const auto& p : table.parameters) {
+    if (!p.is_matrix() || !is_linear(p.role) || !p.name.starts_with(table.layer_prefix)) continue;
+    const auto& s = p.shape;
+    const auto out = s[s.size() - 2], in = s.back(), count = s.size() == 3 ? s[0] : 1;
+    widest = std::max({widest, out, in});
+    weight_numel = std::max(weight_numel, count * out * in);
+    weight_rows = std::max(weight_rows, count * std::max(out, in));
+  }
+  input_ = take(plan, rows * widest, rows);
+  weight_ = take(plan, weight_numel, weight_rows);
+}
+
+ops::Fp8Matrix Fp8Operands::input(device::Stream& stream, const Tensor& x) const {
+  const auto q = shaped(input_, 1, x.rows(), x.cols());
+  ops::quantize_rows(stream, q, x);
+  return q;
+}
+
+ops::Fp8Matrix Fp8Operands::weight(device::Stream& stream, const Tensor& w) const {
+  const auto q = shaped(weight_, stacked(w), w.rows() / stacked(w), w.cols());
+  ops::quantize_rows(stream, q, w);
+  return q;
+}
+
+ops::Fp8Matrix Fp8Operands::transposed_weight(device::Stream& stream, const Tensor& w) const {
+  const auto q = shaped(weight_, stacked(w), w.cols(), w.rows() / stacked(w));
+  ops::quantize_columns(stream, q, w);
+  return q;
+}
+
+}  // namespace llamesh::model
