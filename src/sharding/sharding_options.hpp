@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "core/dtype.hpp"
 #include "core/enum_names.hpp"
@@ -85,5 +86,11 @@ struct PrecisionOptions {
       DType::f32;  ///< a unit's gradients until they leave the rank; sums over ranks are fp32
   model::LinearPrecision linear = model::LinearPrecision::same;
 };
+/// Returns "bf16", "bf16 with FP8 linear layers", ...
+inline std::string describe(const PrecisionOptions& precision) {
+  std::string text(name_of(precision.parameters));
+  if (precision.linear != model::LinearPrecision::same) text += " with FP8 linear layers";
+  return text;
+}
 
 }  // namespace llamesh::sharding

@@ -3,11 +3,12 @@
 # machine's GPUs: llamesh against PyTorch FSDP2 with torch.compile, with equal batches. Each program
 # uses its fastest setting that fits in memory, tried in the order below. The rows "tuned" are
 # llamesh with cuBLASLt's fastest algorithm for each product (docs/gpu.md), not its first choice.
-#   tests/bench/gpu_steps.sh [--programs FOLDER] [--ranks N] [--only TEXT] [--program llamesh|torch] [--python PROGRAM]
+# The rows "fp8" are llamesh with precision.linear: fp8.
+#   tests/bench/gpu_steps.sh [--programs FOLDER] [--ranks N] [--only TEXT] [--program llamesh|torch|fp8] [--python PROGRAM]
 #     --programs  a folder made by tests/gpu/bundle.sh; default: build/cuda
 #     --ranks     number of GPUs (1)
 #     --only      only rows whose "model/sequence" contain TEXT, e.g. --only 1b or --only 8b/4096
-#     --program   only one of the two
+#     --program   only one of the three
 #     --python    a Python with torch and yaml (python3)
 set -uo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -19,7 +20,7 @@ while (($#)); do
     --only) only=$2; shift 2 ;;
     --program) program=$2; shift 2 ;;
     --python) python=$2; shift 2 ;;
-    *) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    *) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 2 ;;
   esac
 done
 # shellcheck source=tests/gpu/cuda_libraries.sh
@@ -74,8 +75,9 @@ by_llamesh() {
     sharding.strategy=full_shard data.format=random data.sequence_length="$2" \
     train.micro_batch="$3" train.global_batch="$(global_batch "$1" "$2")" \
     memory.activation_checkpointing="${4%+*}" memory.full_checkpointing_layers="$full_layers" run.folder="$work/run" \
-    --tune-gemms "$work/gemms.json"
+    --tune-gemms "$work/gemms.json" "${@:5}"
 }
+by_fp8() { by_llamesh "$@" precision.linear=fp8; }
 by_torch() {
   local start=()  # one rank needs no rendezvous, and thus no resolvable name for this machine
   ((ranks == 1)) || start=(-m torch.distributed.run --nproc-per-node "$ranks" --master-addr 127.0.0.1)
@@ -83,14 +85,16 @@ by_torch() {
     --model "inputs/models/$1.yaml" --steps 3 --sequence "$2" --micro-batch "$3" --checkpointing "$4" \
     --global-batch "$(global_batch "$1" "$2")"
 }
-# both MODEL SEQUENCE LLAMESH-SETTINGS TORCH-SETTINGS: benchmarks both; a setting is
-# MICRO-BATCH/CHECKPOINTING
+# both MODEL SEQUENCE LLAMESH-SETTINGS TORCH-SETTINGS: benchmarks both, llamesh also in FP8; a
+# setting is MICRO-BATCH/CHECKPOINTING
 both() {
   [[ $1/$2 == *$only* ]] || return 0
   # shellcheck disable=SC2086
-  { [[ $program == torch ]] || first_that_fits "$1" "$2" by_llamesh $3
-    [[ $program == llamesh ]] || first_that_fits "$1" "$2" by_torch $4; }
+  { wanted llamesh && first_that_fits "$1" "$2" by_llamesh $3
+    wanted fp8 && first_that_fits "$1" "$2" by_fp8 $3
+    wanted torch && first_that_fits "$1" "$2" by_torch $4; }
 }
+wanted() { [[ -z $program || $program == "$1" ]]; }
 
 "$llamesh" --version
 both llama3.2-1b 4096 "8/none 8/selective" "8/none 8/selective 4/none 4/selective 2/none"

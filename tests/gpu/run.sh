@@ -101,7 +101,7 @@ wide_runs() {
 }
 
 run_kernels() {
-  for name in elementwise layers norms tokens experts attention; do
+  for name in elementwise layers norms tokens experts fp8 attention; do
     tested "kernels: $name" "$name" $((40 + planning)) "$tests/gpu_ops" "gpu/ops_${name}_test.cpp"
   done
 }
@@ -120,6 +120,11 @@ run_training() {
     train $device-experts 1 $device precision.parameters=bf16 $wide $experts
   done
   close "training of experts in bf16, GPU beside CPU" cuda-experts cpu-experts 2e-2
+  for device in cpu cuda; do
+    # shellcheck disable=SC2086
+    train $device-fp8 1 $device precision.parameters=bf16 precision.linear=fp8 $wide
+  done
+  close "training in FP8, GPU beside CPU" cuda-fp8 cpu-fp8 2e-2
   wide_runs cuda bf16 gpu-again
   close "training twice on the GPU" gpu-again gpu-bf16 0
 

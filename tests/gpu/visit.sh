@@ -8,10 +8,10 @@
 #     --done      parts that earlier calls have done, one per line: skipped
 #     --seconds   deadline of this call (540)
 #     --python    has torch and yaml (python3)
-#     PART        kernels benches steps1b steps8b training ranks profile steps8192 sanitizers (default: all)
+#     PART        kernels fp8 benches steps1b steps8b training ranks profile steps8192 sanitizers (default: all)
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
-all=(kernels benches steps1b steps8b training ranks profile steps8192 sanitizers)
+all=(kernels fp8 benches steps1b steps8b training ranks profile steps8192 sanitizers)
 programs='' out='' earlier='' deadline=540 python=python3 parts=()
 while (($#)); do
   case $1 in
@@ -68,6 +68,7 @@ steps() {
     step "$1" tests/bench/gpu_steps.sh --programs "$programs" --python "$python" --only "$2" --program $program
   done
 }
+fp8_steps() { step 110 tests/bench/gpu_steps.sh --programs "$programs" --python "$python" --only "$1" --program fp8; }
 mib=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null | head -n 1)
 # An 8B model's state takes 119.7 GiB on one GPU.
 holds_8b() {
@@ -85,9 +86,12 @@ run_part() {
       bench 45 ops
       for attention in $has_cudnn builtin; do bench 45 ops env LLAMESH_ATTENTION="$attention"; done
       bench 40 decode ;;
+    fp8)
+      fp8_steps 1b/4096
+      if holds_8b; then fp8_steps 8b/4096; fi ;;
     steps1b) steps 110 1b/4096 ;;
     steps8b) if holds_8b; then steps 150 8b/4096; fi ;;
-    training) run 150 training ;;
+    training) run 170 training ;;
     ranks) run 240 ranks ;;
     profile)
       step 60 tests/bench/gpu_kernels.sh --programs "$programs" llama3.2-1b 8 none

@@ -50,6 +50,57 @@ Rates measure(const Layer& layer, std::int64_t tokens, DType dtype) {
   return {flops / forward, flops / input, flops / weight};
 }
 
+/// FP8 matrices in their own memory.
+class QuantizedMatrix {
+ public:
+  QuantizedMatrix(std::int64_t rows, std::int64_t cols)
+      : values_(rows * cols),
+        scales_(rows * size_of(DType::f32)),
+        matrix_{.values = values_.tensor(DType::e4m3, {rows, cols}),
+                .scales = scales_.tensor(DType::f32, {rows})} {}
+  operator const ops::Fp8Matrix&() const { return matrix_; }  // NOLINT(google-explicit-constructor)
+
+ private:
+  device::Buffer values_, scales_;
+  ops::Fp8Matrix matrix_;
+};
+
+/// GFLOP/s for forward and input gradient, as a step computes them.
+std::array<double, 2> measure_fp8(const Layer& layer, std::int64_t tokens) {
+  auto& stream = device::compute_stream();
+  const double budget = stream.on_gpu() ? 0.1 : 0.25;
+  const RandomMatrix x(DType::bf16, tokens, layer.in), y(DType::bf16, tokens, layer.out);
+  const RandomMatrix w(DType::bf16, layer.out, layer.in, 0.02F);
+  const QuantizedMatrix xq(tokens, layer.in), wq(layer.out, layer.in);
+  const QuantizedMatrix yq(tokens, layer.out), wq_transposed(layer.in, layer.out);
+  const auto flops = 2e-9 * static_cast<double>(tokens * layer.in * layer.out);
+  const auto forward = shortest(
+      [&] {
+        ops::quantize_rows(stream, xq, x);
+        ops::quantize_rows(stream, wq, w);
+        ops::linear_fp8(stream, y, xq, wq, Accumulate::no);
+      },
+      budget);
+  const auto input = shortest(
+      [&] {
+        ops::quantize_rows(stream, yq, y);
+        ops::quantize_columns(stream, wq_transposed, w);
+        ops::linear_fp8(stream, x, yq, wq_transposed, Accumulate::no);
+      },
+      budget);
+  return {flops / forward, flops / input};
+}
+
+void print_fp8_table(std::span<const Layer> layers, std::int64_t tokens) {
+  fmt::print("\nfp8{}, rounding included\n", ops::multiplies_fp8() ? "" : ", emulated");
+  fmt::print("{:<16}{:>22}{:>14}{:>14}\n", "layer", "tokens x in x out", "forward", "dx");
+  for (const auto& layer : layers.first(layers.size() - 1)) {  // not the head
+    const auto rates = measure_fp8(layer, tokens);
+    fmt::print("{:<16}{:>22}{:>14.0f}{:>14.0f}\n", layer.name,
+               fmt::format("{} x {} x {}", tokens, layer.in, layer.out), rates[0], rates[1]);
+  }
+}
+
 /// Returns the number of algorithms to compare. fp32 has only one: comparing takes minutes, and
 /// training on a GPU uses bf16.
 int candidates_of(DType dtype) {
@@ -104,6 +155,7 @@ void bench_gemm_on_gpu() {
              ops::gemm_candidates());
   for (const auto dtype : {DType::f32, DType::bf16})
     print_table(std::string(name_of(dtype)), layers_8b, 16384, dtype);
+  print_fp8_table(layers_8b, 16384);
 }
 
 /// Measures fp32 and bf16, with both bf16 methods if available.
@@ -124,6 +176,8 @@ void bench_gemm_on_cpu() {
                     way == taken ? " (what training takes here)" : ""),
         layers_100m, tokens, DType::bf16);
   }
+  ops::use_bf16_products(taken);
+  print_fp8_table(layers_100m, tokens);
 }
 
 /// Measures the 100M Llama's GEMMs against the cores' peak, or Llama 3 8B's on a GPU.

@@ -56,7 +56,7 @@ void print_table(const train::Setup& setup, double gemm_rate, const std::vector<
   const double flops = per_token * tokens;
   const double floor = flops / gemm_rate;
   fmt::print("{} parameters, {} tokens a step, {}, {}, mesh {}\n", setup.table->numel(), tokens,
-             name_of(in.precision.parameters), sharding::name_of(in.sharding.strategy),
+             describe(in.precision), sharding::name_of(in.sharding.strategy),
              comm::to_string(setup.mesh));
   fmt::print("floor: {:.4g} x {} = {:.3g} FLOP at the measured {:.0f} GFLOP/s: {:.3f} s\n",
              per_token, tokens, flops, gemm_rate / 1e9, floor);

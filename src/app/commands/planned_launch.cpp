@@ -105,7 +105,7 @@ std::string describe(const train::Setup& setup, const device::Hardware& hardware
       "mesh {}, {}, {} micro-batch{} of {} x {} tokens per rank\n",
       in.run.name, parameters_text(setup.table->numel()), of_which,
       frozen == 0 ? "" : fmt::format(" ({} frozen)", parameters_text(frozen)),
-      name_of(in.precision.parameters), counted(setup.mesh.ranks(), "rank"),
+      describe(in.precision), counted(setup.mesh.ranks(), "rank"),
       counted(setup.topology.nodes, "node"), hardware.name, comm::to_string(setup.mesh),
       sharding::name_of(in.sharding.strategy), setup.micro_batches,
       setup.micro_batches == 1 ? "" : "es", in.train.micro_batch, in.data.sequence_length);

@@ -144,7 +144,7 @@ Json inputs(const std::string& config) {
             {"vocabulary", in.model.vocab_size},
             {"strategy", sharding::name_of(in.sharding.strategy)},
             {"mesh", mesh_text(in.mesh)},
-            {"precision", name_of(in.precision.parameters)}};
+            {"precision", describe(in.precision)}};
   } catch (const Error&) {
     return nullptr;
   }

@@ -72,7 +72,7 @@ std::string Trainer::describe() const {
   const auto frozen = setup_.table->numel() - setup_.table->trained_numel();
   return fmt::format("{} parameters{} in {}, mesh {}, {}, {}, {} thread{} per rank{}{}",
                      setup_.table->numel(), frozen == 0 ? "" : fmt::format(" ({} frozen)", frozen),
-                     name_of(in.precision.parameters), comm::to_string(setup_.mesh),
+                     sharding::describe(in.precision), comm::to_string(setup_.mesh),
                      sharding::name_of(in.sharding.strategy), device::description(), threads_,
                      threads_ == 1 ? "" : "s", peak ? ", " + peak->describe() : "",
                      products.empty() ? "" : ", bf16 matmuls: " + products);
