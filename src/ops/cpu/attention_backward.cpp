@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "ops/cpu/attention_documents.hpp"
-#include "ops/cpu/attention_matmul.hpp"
+#include "ops/cpu/attention_products.hpp"
 #include "ops/cpu/attention_softmax.hpp"
 #include "ops/cpu/attention_tile.hpp"
 #include "ops/cpu/kernels.hpp"
@@ -48,10 +48,10 @@ struct Tiles {
   static std::int64_t numel(const AttentionShape& s) {
     const PaddedHead padded(s);
     const auto per_row = 3 * padded.dims + 2 * padded.values + padded.widest() + 2 * tile + 2;
-    return sums_numel(s) + tile * per_row;
+    return sums_numel(s) + tile * per_row + Products::numel(padded.widest());
   }
   /// `sums`: dkeys and dvalues.
-  Tiles(const AttentionShape& s, float* sums, Scratch& scratch)
+  Tiles(const AttentionShape& s, Bf16Attention::By by, float* sums, Scratch& scratch)
       : padded(s),
         pieces(scratch.array<float>(numel(s))),
         keys(pieces.take(dkeys_numel(s))),
@@ -67,18 +67,20 @@ struct Tiles {
         scores(pieces.take(tile * tile)),
         dscores(pieces.take(tile * tile)),
         log2_sum_exp(pieces.take(tile)),
-        delta(pieces.take(tile)) {}
+        delta(pieces.take(tile)),
+        products(by, s, pieces) {}
 
   PaddedHead padded;
   Pieces pieces;
   float *keys, *values;         ///< (S', E') and (S', V')
   float *dkeys, *dvalues;       ///< likewise
-  float *queries, *queries_t;   ///< (tile, E') and (E', tile), scaled by log2(e) / sqrt(E)
+  float *queries, *queries_t;   ///< (tile, E') and (E', tile), times Products::of_queries()
   float *douts, *douts_t;       ///< (tile, V') and (V', tile)
   float* rows;                  ///< (tile, E' or V')
   float* dqueries_t;            ///< (E', tile), not yet scaled
   float *scores, *dscores;      ///< (keys, queries)
   float *log2_sum_exp, *delta;  ///< (tile)
+  Products products;
 };
 
 /// One query head's slice from each tensor.
@@ -143,8 +145,7 @@ void load_block(const Tiles& t, const Head<T>& head, const QueryBlock& block,
   const auto [dims, values] = t.padded;
   const auto width = block.width();
   const auto& [first, lead, count, row] = block;
-  load_queries(t.queries, block, dims, head.q.from(row), s.head_dim,
-               log2_e * (1.0F / s.score_divisor));
+  load_queries(t.queries, block, dims, head.q.from(row), s.head_dim, t.products.of_queries());
   transpose(t.queries_t, tile, t.queries, dims, width, dims);
   load_queries(t.douts, block, values, head.dout.from(row), s.value_dim);
   transpose(t.douts_t, tile, t.douts, values, width, values);
@@ -168,18 +169,18 @@ void attend_backward(const Tiles& t, const FirstKeys& first_keys, std::int64_t k
   constexpr auto c = diagonal ? U::c : U::none;
   const auto [dims, values] = t.padded;
   const auto offset = key * dims, values_offset = key * values;
-  multiply<c>(t.scores, tile, Plain{t.keys + offset, dims}, t.queries_t, tile, keys, width, dims,
-              Overwrite{});
-  multiply<c>(t.dscores, tile, Plain{t.values + values_offset, values}, t.douts_t, tile, keys,
-              width, values, Overwrite{});
+  t.products.scores<c>(t.scores, tile, Plain{t.keys + offset, dims}, t.queries_t, tile, keys, width,
+                       dims);
+  t.products.multiply<c>(t.dscores, tile, Plain{t.values + values_offset, values}, t.douts_t, tile,
+                         keys, width, values, Overwrite{});
   (cap ? softmax_backward<true> : softmax_backward<false>)(t, keys, width, diagonal, cap);
   clear_earlier_keys(t, first_keys, key, keys, width);
-  multiply<a>(t.dvalues + values_offset, values, Plain{t.scores, tile}, t.douts, values, keys,
-              values, width, Add{});
-  multiply<a>(t.dkeys + offset, dims, Plain{t.dscores, tile}, t.queries, dims, keys, dims, width,
-              Add{});
-  multiply<b>(t.dqueries_t, tile, Transposed{t.keys + offset, dims}, t.dscores, tile, dims, width,
-              keys, Add{});
+  t.products.multiply<a>(t.dvalues + values_offset, values, Plain{t.scores, tile}, t.douts, values,
+                         keys, values, width, Add{});
+  t.products.multiply<a>(t.dkeys + offset, dims, Plain{t.dscores, tile}, t.queries, dims, keys,
+                         dims, width, Add{});
+  t.products.multiply<b>(t.dqueries_t, tile, Transposed{t.keys + offset, dims}, t.dscores, tile,
+                         dims, width, keys, Add{});
 }
 
 /// Processes one query block in one head: writes its dq, adds to dkeys and dvalues.
@@ -213,6 +214,7 @@ struct Operands {
   const float* log_sum_exp;
   float* delta;
   DocumentStarts starts;
+  Bf16Attention::By by;
 };
 
 /// Writes dk and dv for keys [first, first + count) from their sums.
@@ -224,8 +226,8 @@ void store_gradients(const Operands<T>& o, const AttentionShape& s, std::int64_t
   const auto head = kv_head % s.kv_heads;
   const auto* const dkeys = sums + first * padded.dims;
   const auto* const dvalues = sums + dkeys_numel(s) + first * padded.values;
-  // dS was multiplied by queries that carry a factor log2(e).
-  store_tile(o.dk.from(key, head * s.head_dim), count, s.head_dim, dkeys, padded.dims, ln_2);
+  store_tile(o.dk.from(key, head * s.head_dim), count, s.head_dim, dkeys, padded.dims,
+             Products::of_dkeys(o.by, s));
   store_tile(o.dv.from(key, head * s.value_dim), count, s.value_dim, dvalues, padded.values);
 }
 
@@ -237,7 +239,8 @@ void part_of_kv_head(const Operands<T>& o, const AttentionShape& s, std::int64_t
   thread_local Scratch scratch;
   const auto b = kv_head / s.kv_heads, kv = kv_head % s.kv_heads;
   const auto length = round_up(s.keys, tile);
-  const Tiles t(s, sums, scratch);
+  const Tiles t(s, o.by, sums, scratch);
+  const TileRegisters registers(o.by);
   const auto token = b * s.sequence, key = b * s.keys;
   load_tile(t.keys, length, t.padded.dims, o.k.from(key, kv * s.head_dim), s.keys, s.head_dim);
   load_tile(t.values, length, t.padded.values, o.v.from(key, kv * s.value_dim), s.keys,
@@ -321,7 +324,8 @@ void attention_backward(Stream& stream, const AttentionCall& c, const AttentionG
                                  Rows<const T>(c.out),
                                  c.log_sum_exp.as<float>(),
                                  g.delta.as<float>(),
-                                 starts};
+                                 starts,
+                                 bf16_attention_of<T>()};
       if (const auto parts = parts_of(shape); parts > 1)
         divided_kv_heads(operands, shape, parts);
       else

@@ -5,7 +5,7 @@
 #include <span>
 
 #include "ops/cpu/attention_documents.hpp"
-#include "ops/cpu/attention_matmul.hpp"
+#include "ops/cpu/attention_products.hpp"
 #include "ops/cpu/attention_softmax.hpp"
 #include "ops/cpu/attention_tile.hpp"
 #include "ops/cpu/kernels.hpp"
@@ -31,7 +31,7 @@ struct QueryTile {
   std::int64_t head;
   QueryBlock block;
   FirstKeys first_keys;
-  float* queries;  ///< (E', tile), scaled by log2(e) / sqrt(E)
+  float* queries;  ///< (E', tile), times Products::of_queries()
   float* out;      ///< (V', tile), not yet divided by row_sum
   float* row_max;  ///< (tile): each query's running maximum score
   float* row_sum;  ///< (tile): each query's running sum of exp2(score - row_max)
@@ -47,15 +47,16 @@ struct Tiles {
   static std::int64_t numel(const PaddedHead& padded) {
     const auto per_row =
         padded.widest() + (1 + tiles_together) * (padded.dims + padded.values) + tile;
-    return (per_row + 1 + 2 * tiles_together) * tile;
+    return (per_row + 1 + 2 * tiles_together) * tile + Products::numel(padded.widest());
   }
-  Tiles(const PaddedHead& padded, Scratch& scratch)
+  Tiles(const AttentionShape& s, const PaddedHead& padded, Bf16Attention::By by, Scratch& scratch)
       : pieces(scratch.array<float>(numel(padded))),
         rows(pieces.take(tile * padded.widest())),
         keys(pieces.take(tile * padded.dims)),
         values(pieces.take(tile * padded.values)),
         scores(pieces.take(tile * tile)),
-        rescale(pieces.take(tile)) {}
+        rescale(pieces.take(tile)),
+        products(by, s, pieces) {}
 
   Pieces pieces;
   float* rows;     ///< (tile, E' or V'): staging for queries in, results out
@@ -63,6 +64,7 @@ struct Tiles {
   float* values;   ///< (tile, V')
   float* scores;   ///< (keys, queries), then their exponentials
   float* rescale;  ///< (tile): factor from the old row_max to the new one
+  Products products;
 };
 
 /// Sets the score to -infinity for keys after the query, in the diagonal tile's squares that
@@ -136,14 +138,14 @@ void attend(const Tiles& t, const QueryTile& queries, std::int64_t key, std::int
   key += skipped;
   keys -= skipped;
   const auto width = queries.first_keys.queries_before(key + keys, queries.block.width());
-  multiply<diagonal ? U::c : U::none>(t.scores, tile,
-                                      Plain{t.keys + skipped * padded.dims, padded.dims},
-                                      queries.queries, tile, keys, width, padded.dims, Overwrite{});
+  t.products.scores<diagonal ? U::c : U::none>(t.scores, tile,
+                                               Plain{t.keys + skipped * padded.dims, padded.dims},
+                                               queries.queries, tile, keys, width, padded.dims);
   if (softcap) cap(t.scores, softcap, keys, width, diagonal);
   if (diagonal) mask_later_keys(t.scores, width);
   mask_earlier_keys(t.scores, queries.first_keys, key, keys, width);
   online_softmax(t, queries, keys, width, diagonal);
-  multiply<diagonal ? U::b : U::none>(
+  t.products.multiply<diagonal ? U::b : U::none>(
       queries.out, tile, Transposed{t.values + skipped * padded.values, padded.values}, t.scores,
       tile, padded.values, width, keys, RescaleAndAdd{t.rescale});
 }
@@ -155,6 +157,7 @@ struct Operands {
   Rows<const T> q, k, v;
   float* log_sum_exp;
   DocumentStarts starts;
+  Bf16Attention::By by = Bf16Attention::By::none;
 };
 
 /// Initializes a tile with the queries of its block in a head and sequence b, and zeroes its sums.
@@ -170,7 +173,7 @@ void load_queries(QueryTile& queries, Tiles& t, const Operands<T>& o, const Atte
   queries.row_max = t.pieces.take(tile);
   queries.row_sum = t.pieces.take(tile);
   load_queries(t.rows, block, padded.dims, o.q.from(token, queries.head * s.head_dim), s.head_dim,
-               log2_e / s.score_divisor);
+               t.products.of_queries());
   transpose(queries.queries, tile, t.rows, padded.dims, block.width(), padded.dims);
   std::fill_n(queries.out, padded.values * tile, 0.0F);
   // Finite, so that a query with all keys in a tile hidden gets exp2(-infinity - row_max) = 0.
@@ -206,7 +209,8 @@ void attend_together(std::span<QueryTile> all, const Operands<T>& o, const Atten
                      std::int64_t b, std::int64_t kv) {
   thread_local Scratch scratch;
   const PaddedHead padded(s);
-  Tiles t(padded, scratch);
+  Tiles t(s, padded, o.by, scratch);
+  const TileRegisters registers(o.by);
   auto begin = s.keys;
   std::int64_t last = 0;
   for (auto& queries : all) {
@@ -268,9 +272,10 @@ void attention(Stream& stream, const AttentionCall& c) {
   stream.run([=] {
     const DocumentStarts starts(c.document_starts, c.q.rows(), c.shape.positions);
     with_type(c.q.dtype(), [&]<class T>(std::type_identity<T>) {
-      all_tiles(Operands<T>{Rows<T>(c.out), Rows<const T>(c.q), Rows<const T>(c.k),
-                            Rows<const T>(c.v), c.log_sum_exp.as<float>(), starts},
-                c.shape);
+      all_tiles(
+          Operands<T>{Rows<T>(c.out), Rows<const T>(c.q), Rows<const T>(c.k), Rows<const T>(c.v),
+                      c.log_sum_exp.as<float>(), starts, bf16_attention_of<T>()},
+          c.shape);
     });
   });
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "ops/cpu/vec.hpp"
 
@@ -28,12 +29,26 @@ struct Overwrite {
 struct Add {
   Vec operator()(const float* c, std::int64_t /*column*/) const { return load(c, Whole{}); }
 };
+/// A sum that replaces c, times a factor.
+struct Scale {
+  float factor;
+  Vec operator()(const float* /*c*/, std::int64_t /*column*/) const { return Vec{}; }
+};
 struct RescaleAndAdd {
   const float* factors;
   Vec operator()(const float* c, std::int64_t column) const {
     return load(c, Whole{}) * load(factors + column, Whole{});
   }
 };
+
+/// Returns the result for a sum, which began with `start`.
+template <class Start>
+Vec finished(Vec sum, Start start) {
+  if constexpr (std::is_same_v<Start, Scale>)
+    return sum * start.factor;
+  else
+    return sum;
+}
 
 /// The upper triangular matrix (column >= row) in c = a b, such as the diagonal tile of a causal
 /// mask. Nothing below the vec_width squares on its diagonal is read or written.
@@ -68,7 +83,7 @@ void multiply_block(float* c, std::int64_t c_stride, Left a, const float* b, std
   }
   for (int r = 0; r < rows; ++r)
     for (int v = 0; v < vecs; ++v)
-      store(c + (i + r) * c_stride + j + v * vec_width, sums[r][v], Whole{});
+      store(c + (i + r) * c_stride + j + v * vec_width, finished(sums[r][v], start), Whole{});
 }
 
 /// c (m, n) = start + a (m, k) b (k, n). Rows in b and c are contiguous.
