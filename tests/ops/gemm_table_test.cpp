@@ -16,6 +16,7 @@ GemmTable small_table() {
   problem.a_alignment = problem.b_alignment = problem.c_alignment = 16;
   GemmTable table{{problem, {.candidate = 3, .best_us = 1.5, .first_us = 2}}};
   problem.b_transposed = true;
+  problem.inputs = DType::e4m3;
   table[problem] = {};
   return table;
 }
@@ -42,7 +43,7 @@ TEST(GemmTable, TakesNoOtherValueForWhatItKnows) {
     const auto said = test::error_of([&] { parse_table(changed, "t.json", here); });
     EXPECT_NE(said.find("t.json is not a GEMM table"), std::string::npos) << key << ": " << said;
   };
-  refused("inputs", "\"fp8\"");
+  refused("inputs", "\"fp4\"");
   refused("a_transposed", "1");
   refused("candidate", "8");
   for (const char* key : {"m", "a_stride", "a_alignment", "candidate"})
