@@ -189,9 +189,10 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   return ncclSuccess;
 }
 
-ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank,
-                                    ncclConfig_t* /*config*/) {
-  if (id.internal[0] != 7 || id.internal[sizeof id.internal - 1] != 7) return ncclInvalidArgument;
+ncclResult_t ncclCommInitRankScalable(ncclComm_t* comm, int size, int rank, int count,
+                                      ncclUniqueId* ids, ncclConfig_t* /*config*/) {
+  if (count != 1 || ids->internal[0] != 7 || ids->internal[sizeof ids->internal - 1] != 7)
+    return ncclInvalidArgument;
   *comm = new ncclComm;
   MPI_Comm_dup(MPI_COMM_WORLD, &(*comm)->mpi);
   (*comm)->rank = rank;

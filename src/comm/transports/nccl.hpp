@@ -13,8 +13,9 @@ namespace llamesh::comm {
 /// there is one rank.
 class Nccl {
  public:
-  /// Collective. Rank 0 creates the ncclUniqueId, MPI broadcasts it. Throws if NCCL has not
-  /// connected all ranks within two minutes. The process must have chosen its GPU.
+  /// Collective. Some ranks create an ncclUniqueId, MPI spreads them. Throws if NCCL has not
+  /// connected all ranks within two minutes, and half a minute for each thousand ranks. The process
+  /// must have chosen its GPU.
   explicit Nccl(const Communicator& world);
   ~Nccl();
   Nccl(Nccl&&) noexcept;
@@ -29,6 +30,7 @@ class Nccl {
 
  private:
   std::unique_ptr<Connection> world_;
+  int world_ranks_ = 1;
 };
 
 /// Returns NCCL's version; empty in a build without it.

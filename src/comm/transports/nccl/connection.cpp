@@ -11,7 +11,10 @@ namespace llamesh::comm {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr auto timeout = std::chrono::seconds(120);  // enough to connect hundreds of nodes
+/// Two minutes connect hundreds of nodes; thousands have been reported to take longer.
+std::chrono::seconds time_limit(int ranks) {
+  return std::chrono::seconds(120 + 30 * ranks / 1000);
+}
 constexpr auto watch_interval = std::chrono::milliseconds(100);
 
 }  // namespace
@@ -22,8 +25,8 @@ void check(ncclResult_t result, const std::string& what) {
          ncclGetLastError(nullptr));
 }
 
-Nccl::Connection::Connection(ncclComm_t made, std::string axis_name)
-    : comm_(made), axis_(std::move(axis_name)) {
+Nccl::Connection::Connection(ncclComm_t made, std::string axis_name, int world_ranks)
+    : comm_(made), axis_(std::move(axis_name)), time_limit_(time_limit(world_ranks)) {
   settle(ncclSuccess);  // completes the call that made it
   watcher_ = std::thread([this] { watch(); });
 }
@@ -64,11 +67,11 @@ void Nccl::Connection::settle(ncclResult_t result) const {
     check(ncclCommGetAsyncError(comm_, &state), describe(state));
     if (state == ncclSuccess) return;
     if (state != ncclInProgress) throw failure(state);
-    if (Clock::now() - start > timeout)
+    if (Clock::now() - start > time_limit_)
       fail(ExitCode::stopped_early,
            "NCCL has not completed {} in {} s: a rank is missing or the network between the "
            "GPUs does not work; set NCCL_DEBUG=INFO to see how far it came",
-           describe(state), timeout.count());
+           describe(state), time_limit_.count());
     std::this_thread::yield();
   }
 }

@@ -3,6 +3,7 @@
 #include <nccl.h>
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -22,8 +23,9 @@ void check(ncclResult_t result, const std::string& what);
 /// prints one line and aborts the communicator, and the process ends within seconds, even if the
 /// GPU is blocked.
 struct Nccl::Connection {
-  /// Takes over a communicator that NCCL is still connecting, and waits until it is connected.
-  Connection(ncclComm_t made, std::string axis_name);
+  /// Takes over a communicator that NCCL is still connecting, and waits until it is connected. The
+  /// time limit of every call grows with `world_ranks`.
+  Connection(ncclComm_t made, std::string axis_name, int world_ranks);
   ~Connection();
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -61,6 +63,7 @@ struct Nccl::Connection {
 
   ncclComm_t comm_;
   std::string axis_;
+  std::chrono::seconds time_limit_;
   std::atomic<const char*> collective_{"the making"};  // current call, for messages
   std::atomic<const char*> subject_{""};
   std::mutex calls_;      // NCCL allows one thread at a time per communicator

@@ -41,13 +41,29 @@ void set_nccl_defaults() {
   setenv("NCCL_NVLS_ENABLE", "0", /*overwrite=*/0);
 }
 
+/// Returns an id for each thousand ranks, made by one of them: all ranks find each other through
+/// the process that made their id. Collective.
+std::vector<ncclUniqueId> unique_ids(const Communicator& world) {
+  constexpr int ranks_of_id = 1024;
+  std::string mine;
+  agree(world, [&] {
+    if (world.rank() % ranks_of_id != 0) return;
+    ncclUniqueId made;
+    check(ncclGetUniqueId(&made), "ncclGetUniqueId");
+    mine.assign(made.internal, sizeof made.internal);
+  });
+  std::vector<ncclUniqueId> ids;
+  for (const auto& id : world.all_gather(mine))
+    if (!id.empty()) std::memcpy(ids.emplace_back().internal, id.data(), id.size());
+  return ids;
+}
+
 /// Returns the config for every communicator. They never block, although NCCL then starts a thread
 /// for each call (its group.cc):
 /// - A blocking call has no time limit. The first on a communicator connects its ranks, and a later
 ///   one may wait for room in the queue to a kernel whose peer is gone (enqueue.cc).
 /// - It cannot be aborted safely either. ncclCommAbort() waits for a call in progress before it
-/// frees
-///   the communicator, but only if that does not block (ncclGroupJobAbort).
+///   frees the communicator, but only if that does not block (ncclGroupJobAbort).
 ///
 /// They share no resources (splitShare): sharing serializes their collectives (NCCL's enqueue.cc
 /// orders each launch after the last on a stream that belongs to the resources), so two axes could
@@ -159,20 +175,16 @@ void NcclCollectives::move_parts(const CollectiveCall& asked, const PeerParts& r
 Nccl::Nccl(const Communicator& world) {
   if (world.size() == 1) return;  // NCCL would cost time, memory and a network interface
   set_nccl_defaults();
-  const std::string id = on_rank_0(world, [] {
-    ncclUniqueId made;
-    check(ncclGetUniqueId(&made), "ncclGetUniqueId");
-    return std::string(made.internal, sizeof(made.internal));
-  });
-  ncclUniqueId same;
-  std::memcpy(same.internal, id.data(), sizeof(same.internal));
+  const auto ids = unique_ids(world);
   ncclConfig_t config = non_blocking();
   ncclComm_t made = nullptr;
   agree(world, [&] {
-    check(ncclCommInitRankConfig(&made, world.size(), same, world.rank(), &config),
-          "ncclCommInitRankConfig");
-    world_ = std::make_unique<Connection>(made, "world");
+    check(ncclCommInitRankScalable(&made, world.size(), world.rank(), static_cast<int>(ids.size()),
+                                   const_cast<ncclUniqueId*>(ids.data()), &config),
+          "ncclCommInitRankScalable");
+    world_ = std::make_unique<Connection>(made, "world", world.size());
   });
+  world_ranks_ = world.size();
 }
 
 Nccl::~Nccl() = default;
@@ -189,7 +201,7 @@ std::unique_ptr<Collectives> Nccl::axis(const std::string& axis, const Communica
   world_->call("ncclCommSplit", "", [&](ncclComm_t comm) {
     return ncclCommSplit(comm, alone ? NCCL_SPLIT_NOCOLOR : color, group.rank(), &made, &config);
   });
-  auto connection = alone ? nullptr : std::make_shared<Connection>(made, axis);
+  auto connection = alone ? nullptr : std::make_shared<Connection>(made, axis, world_ranks_);
   return std::make_unique<NcclCollectives>(group, std::move(connection));
 }
 
