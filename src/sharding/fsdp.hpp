@@ -9,6 +9,7 @@
 
 #include "comm/mesh/device_mesh.hpp"
 #include "device/async_copy.hpp"
+#include "device/device.hpp"
 #include "model/layers/weights.hpp"
 #include "sharding/micro_batch_tree.hpp"
 #include "sharding/partial_sums.hpp"
@@ -165,6 +166,7 @@ class Fsdp final : public model::Weights {
   std::int64_t gathered_bytes(std::size_t unit) const;
   void allocate_gradients(std::size_t unit);
   void allocate_sums(std::size_t unit, std::int64_t micro_batches);
+  void reduce_deferred();
   Tensor place_for_gradients(std::size_t unit);
   void fetch_gradient_shard(std::size_t unit);
   device::Event store_gradient_shard(std::size_t unit);
@@ -175,6 +177,13 @@ class Fsdp final : public model::Weights {
   void discard(std::size_t unit);
   /// Returns this rank's part of a parameter, as a view into the unsharded unit.
   Tensor view(model::ParameterId id, const Tensor& unsharded) const;
+  /// Returns true if the unit's replicas are reduced one unit later. NCCL starts kernels in the
+  /// order of their launches, over all axes: what is launched behind the replicas' reduction would
+  /// wait for the one over the shard axis to end. By then it has.
+  bool defers_replicas(const UnitState& unit) const {
+    return device::kind_of_kernels() == device::Kind::cuda && !copies_ &&
+           unit.group->shard.size > 1;
+  }
   bool accumulates_in_place(const UnitState& unit) const {
     return unit.group->shard.size == 1 && reduce_dtype_ == DType::f32;
   }
@@ -219,6 +228,8 @@ class Fsdp final : public model::Weights {
   std::size_t num_persistent_units_;  ///< units before this one stay gathered between micro-batches
   PartialSums partial_sums_;
   std::optional<device::CopyStreams> copies_;  ///< with the state in host memory
+  /// The last unit that is reduced over the shard axis, if its replicas are yet to be.
+  std::optional<std::size_t> deferred_;
 };
 
 }  // namespace llamesh::sharding

@@ -111,13 +111,23 @@ void Fsdp::reduce(std::size_t u) {
   unit.reduced = compute_.record();
   if (!accumulates_in_place(unit)) reduce_over_shards(u);
   unit.gradients = {};
-  auto& replicas = unit.group->replicas;
-  if (micro_batch_.last() && replicas.size > 1) {
-    replicas.collectives->set_subject(layout_.units()[u].name.c_str());
-    unit.reduced = replicas.collectives->all_reduce(unit.gradient, unit.reduced);
+  if (micro_batch_.last() && unit.group->replicas.size > 1) {
+    reduce_deferred();
+    deferred_ = u;
+    if (!defers_replicas(unit)) reduce_deferred();
   }
   const bool complete = !adds_as_tree_ || micro_batch_.last();
   if (copies_ && complete) unit.reduced = store_gradient_shard(u);
+}
+
+/// Starts the deferred reduction over the replicas, if there is one.
+void Fsdp::reduce_deferred() {
+  if (!deferred_) return;
+  const auto u = *std::exchange(deferred_, std::nullopt);
+  UnitState& unit = units_[u];
+  auto& replicas = *unit.group->replicas.collectives;
+  replicas.set_subject(layout_.units()[u].name.c_str());
+  unit.reduced = replicas.all_reduce(unit.gradient, unit.reduced);
 }
 
 /// Starts the reduction over the shard axis, into the gradient shard or one of the tree's sums.
@@ -171,6 +181,7 @@ void Fsdp::discard(std::size_t u) {
 }
 
 void Fsdp::finish_gradients() {
+  reduce_deferred();
   for (std::size_t u = 0; u < units_.size(); ++u) {
     // The optimizer is about to change the masters, so anything still gathered or kept would be
     // stale.

@@ -383,6 +383,30 @@ TEST_P(EveryLaunch, ARankDoesAsTheFirstOfItsClass) {
   EXPECT_EQ(plans[static_cast<std::size_t>(fullest.rank)].peak, fullest.peak);
 }
 
+/// NCCL starts kernels in the order of their launches. If replicas were reduced right behind the
+/// reduction over the shard axis, which they wait for, later gathers would wait for it as well.
+TEST(LaunchOrder, ReplicasFollowOneUnitLaterOnGpus) {
+  const auto setup =
+      setup_of({"hybrid", 4, 2, [](Inputs& in) { in.sharding.strategy = Strategy::hybrid_shard; }});
+  for (const auto kind : {device::Kind::cuda, device::Kind::cpu}) {
+    comm::CollectiveLog log;
+    plan_step(setup, hardware(kind), 0, 4, &log);
+    std::vector<std::size_t> next(log.groups.size());
+    std::string before;
+    int right_behind = 0, others = 0;
+    for (const auto g : log.order) {
+      const auto& call = log.groups[g].calls[next[g]++];
+      const std::string unit = call.subject.data();
+      if (std::string_view(call.kind.data()) == "all-reduce" && unit.starts_with("model"))
+        (before == "reduce-scatter " + unit ? right_behind : others) += 1;
+      before = fmt::format("{} {}", call.kind.data(), unit);
+    }
+    constexpr int steps = 2, units = 5;
+    EXPECT_EQ(right_behind + others, steps * units);
+    EXPECT_EQ(right_behind, kind == device::Kind::cuda ? 0 : steps * units);
+  }
+}
+
 /// Rank by rank, where the dry run takes replicas together.
 std::int64_t hyperslabs_of(const Setup& setup,
                            const std::vector<checkpoint::GroupContents>& groups) {
