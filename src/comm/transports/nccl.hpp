@@ -13,7 +13,7 @@ namespace llamesh::comm {
 /// there is one rank.
 class Nccl {
  public:
-  /// Collective. Some ranks create an ncclUniqueId, MPI spreads them. Throws if NCCL has not
+  /// Collective. Some ranks create an ncclUniqueId, MPI shares them. Throws if NCCL has not
   /// connected all ranks within two minutes, and half a minute for each thousand ranks. The process
   /// must have chosen its GPU.
   explicit Nccl(const Communicator& world);

@@ -11,8 +11,8 @@ namespace llamesh::model {
 /// gradients, head, routers, adapters and attention have the parameters' dtype in any case.
 enum class LinearPrecision : std::uint8_t {
   same,          ///< in the parameters' dtype
-  fp8,           ///< in FP8 with a scale per row (ops.hpp); on CPUs the same numbers in bf16
-  fp8_emulated,  ///< likewise on GPUs
+  fp8,           ///< in FP8 with a scale per row (ops.hpp), which CPUs emulate
+  fp8_emulated,  ///< the same numbers, multiplied in the parameters' dtype on GPUs as well
 };
 inline EnumNames<LinearPrecision> enum_names(LinearPrecision) {
   using enum LinearPrecision;

@@ -64,7 +64,7 @@ class Products {
   }
 
  private:
-  /// A factor: 64 rows or columns by a head's elements or 64 others, of 2 bytes.
+  /// Floats that hold a factor in bf16: 64 rows or columns, of a head or of scores.
   static std::int64_t room(std::int64_t widest) {
     return tile * round_up(std::max(widest, tile), 32) / 2;
   }

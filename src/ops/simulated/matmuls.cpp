@@ -58,8 +58,7 @@ void grouped_gemm(Stream& stream, const Tensor& out, const Tensor& in, const Ten
 
 /// Returns an FP8 operand as it is multiplied without FP8 units, and counts its memory.
 Tensor dequantized(const Fp8Matrix& q, DType dtype, const char* name) {
-  if (hardware().peak_fp8 == 0)
-    device::Simulation::current().keep_scratch(name, cpu::dequantized_scratch(q.values, dtype));
+  device::Simulation::current().keep_scratch(name, cpu::dequantized_scratch(q.values, dtype));
   return shaped_like(q.values, dtype, q.values.data());  // never read
 }
 
@@ -138,14 +137,16 @@ void grouped_linear_backward_weight(Stream& stream, Tensor dw, Tensor dy, Tensor
 
 void linear_fp8(Stream& stream, Tensor y, const Fp8Matrix& x, const Fp8Matrix& w,
                 Accumulate accumulate) {
-  const Tensor wide_x = dequantized(x, y.dtype(), "fp8 x");
-  const Tensor wide_w = dequantized(w, y.dtype(), "fp8 w");
-  keep_gemm_scratch(Matrix(y), Matrix(wide_x), Matrix(wide_w).transposed(), accumulate);
-  const bool has_units = hardware().peak_fp8 > 0;
-  gemm(stream, y, has_units ? x.values : wide_x, has_units ? w.values : wide_w, x.values.cols(),
-       accumulate);
+  const auto multiply = [&](const Tensor& left, const Tensor& right) {
+    keep_gemm_scratch(Matrix(y), Matrix(left), Matrix(right).transposed(), accumulate);
+    gemm(stream, y, left, right, left.cols(), accumulate);
+  };
+  const bool has_units = hardware().kind == device::Kind::cuda && hardware().peak_fp8 > 0;
+  if (has_units) return multiply(x.values, w.values);
+  multiply(dequantized(x, y.dtype(), "fp8 x"), dequantized(w, y.dtype(), "fp8 w"));
 }
 
+/// GPUs have no FP8 kernel for experts.
 void grouped_linear_fp8(Stream& stream, Tensor y, const Fp8Matrix& x, const Fp8Matrix& w,
                         Tensor starts, Accumulate accumulate) {
   grouped_linear(stream, y, dequantized(x, y.dtype(), "fp8 x"), dequantized(w, y.dtype(), "fp8 w"),
