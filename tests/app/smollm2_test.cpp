@@ -50,7 +50,8 @@ class SmolLM2 : public ::testing::Test {
 
 TEST_F(SmolLM2, TextBecomesTheTokensOfTransformers) {
   EXPECT_EQ(tokenizer_->encode(golden_["prompt"].get<std::string>()), prompt_);
-  EXPECT_EQ(tokenizer_->decode(golden_["greedy_ids"].get<Ids>()), golden_["greedy_text"]);
+  EXPECT_EQ(tokenizer_->decode(golden_["greedy_ids"].get<Ids>()),
+            golden_["greedy_text"].get<std::string>());
 }
 
 TEST_F(SmolLM2, LogitsAreThoseOfTransformers) {
