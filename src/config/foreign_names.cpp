@@ -20,8 +20,6 @@ constexpr std::string_view accumulation =
     "set 'train.global_batch' to ranks x 'train.micro_batch' x accumulated micro-batches";
 constexpr std::string_view unquantized =
     "llamesh does not quantize: to save memory set 'model.lora' and 'precision.parameters: bf16'";
-constexpr std::string_view no_stages =
-    "llamesh has no pipeline stages: divide the model by 'mesh.axes.shard' and 'mesh.axes.tensor'";
 constexpr std::string_view batch =
     "'train.micro_batch' (of a rank) or 'train.global_batch' (of a step)";
 
@@ -76,22 +74,23 @@ constexpr std::array keys{
     ForeignName{"mesh.axes.dp_shard", "'mesh.axes.shard'"},
     ForeignName{"mesh.axes.fsdp", "'mesh.axes.shard'"},
     ForeignName{"mesh.axes.model", "'mesh.axes.tensor'"},
-    ForeignName{"mesh.axes.pipeline", no_stages},
-    ForeignName{"mesh.axes.pp", no_stages},
+    ForeignName{"mesh.axes.pp", "'mesh.axes.pipeline'"},
     ForeignName{"mesh.axes.tp", "'mesh.axes.tensor'"},
     ForeignName{"metric_for_best_model", "'evaluate.best_by'"},
     ForeignName{"micro_batch_size", "'train.micro_batch'"},
     ForeignName{"min_lr", "'schedule.min_lr_ratio' (of optimizer.lr)"},
     ForeignName{"model_name_or_path", "'model.hf'"},
     ForeignName{"num_epochs", "'train.epochs'"},
+    ForeignName{"num_layers_per_virtual_pipeline_stage", "'pipeline.chunks' (of a stage)"},
     ForeignName{"num_train_epochs", "'train.epochs'"},
     ForeignName{"num_warmup_steps", "'schedule.warmup_steps'"},
     ForeignName{"optim", "'optimizer.name'"},
     ForeignName{"out_dir", "'run.folder'"},
     ForeignName{"output_dir", "'run.folder'"},
     ForeignName{"per_device_train_batch_size", "'train.micro_batch'"},
-    ForeignName{"pipeline_model_parallel_size", no_stages},
-    ForeignName{"pp", no_stages},
+    ForeignName{"pipeline_model_parallel_size", "'mesh.axes.pipeline'"},
+    ForeignName{"pipeline_parallel_degree", "'mesh.axes.pipeline'"},
+    ForeignName{"pp", "'mesh.axes.pipeline'"},
     ForeignName{"precision", "'precision.parameters'"},
     ForeignName{"r", "'model.lora.rank'"},
     ForeignName{"report_to", "'log.tensorboard'"},
