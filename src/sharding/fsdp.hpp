@@ -69,9 +69,11 @@ class Fsdp final : public model::Weights {
   /// Call before each training micro-batch's forward pass.
   void begin_micro_batch(const MicroBatch& place) { micro_batch_ = place; }
 
-  /// Callback with a unit's complete local gradients (numel), before they are reduced over any
-  /// ranks or discarded. The work that writes them is queued on the compute stream.
-  using OnGradients = std::function<void(std::size_t unit, const Tensor& gradients)>;
+  /// Callback with a unit's complete local gradients (numel) of a micro-batch, before they are
+  /// reduced over any ranks or discarded. The work that writes them is queued on the compute
+  /// stream.
+  using OnGradients =
+      std::function<void(const MicroBatch& micro_batch, std::size_t unit, const Tensor& gradients)>;
   /// Calls `on_gradients` when a backward pass leaves a unit that is trained. Empty: no call.
   void observe_gradients(OnGradients on_gradients) { on_gradients_ = std::move(on_gradients); }
   /// Makes later work on the state's stream see all units' gradients in the shards. Rethrows errors

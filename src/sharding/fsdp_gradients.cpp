@@ -104,7 +104,8 @@ void Fsdp::reduce(std::size_t u) {
   UnitState& unit = units_[u];
   expects(std::all_of(unit.written.begin(), unit.written.end(), [](bool w) { return w; }),
           "{}: a parameter got no gradient", layout_.units()[u].name);
-  if (on_gradients_) on_gradients_(u, unit.gradients.slice(0, layout_.units()[u].numel));
+  if (on_gradients_)
+    on_gradients_(micro_batch_, u, unit.gradients.slice(0, layout_.units()[u].numel));
   if (micro_batch_.discarded) return discard(u);
   if (has_tree_here(unit)) add_to_total(u);
   if (!reduces_now(unit)) return;

@@ -89,6 +89,18 @@ TEST(FindFaults, NamesTheFirstToDifferAmongThoseThatExchangeValues) {
   EXPECT_EQ(found[0].difference, 2);
 }
 
+// A stage's later differences may come from another one's fault.
+TEST(FindFaults, NamesTheFirstToDifferOfEachPipelineStage) {
+  const comm::ParallelDims dims({{"replicate", 2}, {"pipeline", 2}, {"tensor", 2}});
+  const auto found = find_faults(std::vector<std::int64_t>{5, 9, 1, 1, 0, 0, 0, 7},
+                                 dims.pipeline() | dims.tensor(), dims);
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_EQ(found[0].ranks, (std::vector<int>{0, 2, 3}));
+  EXPECT_EQ(found[0].difference, 5);
+  EXPECT_EQ(found[1].ranks, (std::vector<int>{7}));
+  EXPECT_EQ(found[1].difference, 7);
+}
+
 /// A trainer for the small model over all ranks.
 class ReplayingTrainer {
  public:

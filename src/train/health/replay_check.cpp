@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <bit>
-#include <limits>
+#include <map>
 #include <utility>
 
 #include "comm/mpi/exchange.hpp"
@@ -19,7 +19,16 @@ comm::AxisSet exchanging_axes(const Setup& setup) {
   const bool counts_over_all =
       model.num_experts > 0 && model.output_router_logits && model.router_aux_loss_coef > 0;
   return setup.mesh.without_ones(
-      counts_over_all ? setup.mesh.all() : setup.mesh.named({"tensor", "context", "expert"}));
+      counts_over_all ? setup.mesh.all()
+                      : setup.mesh.named({"pipeline", "tensor", "context", "expert"}));
+}
+
+/// Adds a rank's difference to the fault of its group.
+void add_to(ReplayFault& fault, int rank, std::int64_t difference) {
+  if (difference == 0 || (!fault.ranks.empty() && difference > fault.difference)) return;
+  if (difference < fault.difference) fault.ranks.clear();
+  fault.difference = difference;
+  fault.ranks.push_back(rank);
 }
 
 }  // namespace
@@ -30,12 +39,14 @@ std::vector<ReplayFault> find_faults(std::span<const std::int64_t> differences,
   for (int rank = 0; rank < dims.ranks(); ++rank) {
     const auto members = dims.group(exchange, rank);
     if (members.front() != rank) continue;
-    ReplayFault fault{.ranks = {}, .difference = std::numeric_limits<std::int64_t>::max()};
-    for (const int member : members) {
-      const auto difference = differences[static_cast<std::size_t>(member)];
-      if (difference == 0 || difference > fault.difference) continue;
-      if (difference < fault.difference) fault = {.ranks = {}, .difference = difference};
-      fault.ranks.push_back(member);
+    std::map<int, ReplayFault> by_stage;
+    for (const int member : members)
+      add_to(by_stage[dims.rank_in_group(dims.pipeline(), member)], member,
+             differences[static_cast<std::size_t>(member)]);
+    ReplayFault fault;
+    for (const auto& [stage, of_stage] : by_stage) {
+      if (fault.ranks.empty()) fault.difference = of_stage.difference;
+      fault.ranks.insert(fault.ranks.end(), of_stage.ranks.begin(), of_stage.ranks.end());
     }
     if (!fault.ranks.empty()) found.push_back(std::move(fault));
   }
@@ -56,15 +67,23 @@ bool ReplayCheck::due(std::int64_t step) const {
   return every > 0 && step % every == 0;
 }
 
-/// Hashes the gradients of the passes that follow.
+/// Hashes the gradients of the first micro-batch's passes, which follow. In the chunks of a
+/// pipeline stage, passes of others come between them.
 void ReplayCheck::record_into(Results& results) {
   results = {};
-  engine_.fsdp.observe_gradients([&](std::size_t unit, const Tensor& gradients) {
-    RunningHash hash;
-    hasher_.add(hash, device::compute_stream(), gradients);
-    results.units.push_back(unit);
-    results.hashes.push_back(hash.value());
-  });
+  engine_.fsdp.observe_gradients(
+      [&](const sharding::MicroBatch& micro_batch, std::size_t unit, const Tensor& gradients) {
+        if (!micro_batch.first()) return note_own_loss();
+        RunningHash hash;
+        hasher_.add(hash, device::compute_stream(), gradients);
+        results.units.push_back(unit);
+        results.hashes.push_back(hash.value());
+      });
+}
+
+/// Takes the first micro-batch's loss, before the next one's is added.
+void ReplayCheck::note_own_loss() {
+  if (!own_.loss) own_.loss = engine_.model.loss_so_far();
 }
 
 void ReplayCheck::replay(const model::Batch& first, float scale, std::int64_t micro_batches) {
@@ -79,17 +98,20 @@ void ReplayCheck::replay(const model::Batch& first, float scale, std::int64_t mi
 void ReplayCheck::on_micro_batch() {
   if (!std::exchange(comparing_, false)) return;
   engine_.fsdp.observe_gradients({});
-  own_.loss = engine_.model.loss_so_far();
+  note_own_loss();
   difference_ = compare();
 }
 
 std::int64_t ReplayCheck::compare() const {
   expects(own_.units == replayed_.units, "a micro-batch has completed other units when repeated");
   // NaNs are compared like numbers.
-  if (std::bit_cast<std::uint64_t>(own_.loss) != std::bit_cast<std::uint64_t>(replayed_.loss))
+  if (std::bit_cast<std::uint64_t>(*own_.loss) != std::bit_cast<std::uint64_t>(*replayed_.loss))
     return 1;
   const auto [own, replayed] = std::ranges::mismatch(own_.hashes, replayed_.hashes);
-  return own == own_.hashes.end() ? 0 : 2 + (own - own_.hashes.begin());
+  if (own == own_.hashes.end()) return 0;
+  const auto position = own - own_.hashes.begin();
+  return 2 + position * std::ssize(setup_.layout->units()) +
+         static_cast<std::int64_t>(own_.units[static_cast<std::size_t>(position)]);
 }
 
 std::string ReplayCheck::judge(std::int64_t step, std::span<const std::int64_t> differences,
@@ -135,8 +157,9 @@ bool ReplayCheck::on_one_host(const ReplayFault& fault) const {
 
 std::string ReplayCheck::describe(std::int64_t difference) const {
   if (difference == 1) return "first in the loss";
-  const auto unit = own_.units[static_cast<std::size_t>(difference - 2)];
-  return fmt::format("first in the gradient of {}", setup_.layout->units()[unit].name);
+  const auto& units = setup_.layout->units();
+  const auto unit = static_cast<std::size_t>((difference - 2) % std::ssize(units));
+  return fmt::format("first in the gradient of {}", units[unit].name);
 }
 
 /// Formats "rank 2 on node1 computed different bits for the same micro-batch: first in the loss".

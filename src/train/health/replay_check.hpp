@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,7 +22,7 @@ struct ReplayFault {
 
 /// Finds faults from each rank's first difference. Along the axes in `exchange`, ranks exchange
 /// values within a micro-batch, so a fault spreads. In such a group, only the ranks whose bits
-/// differ first count. Pure.
+/// differ first count. Pipeline stages have no common order: of each, those ranks count. Pure.
 std::vector<ReplayFault> find_faults(std::span<const std::int64_t> differences,
                                      comm::AxisSet exchange, const comm::ParallelDims& dims);
 
@@ -47,8 +48,8 @@ class ReplayCheck {
   /// Call it after each micro-batch of Engine::forward_backward(). After the first one since
   /// replay(), waits for the device and compares.
   void on_micro_batch();
-  /// Returns this rank's first difference since replay(): 0 none, 1 the loss, 2 + i the gradient of
-  /// the i-th unit that the backward pass completes.
+  /// Returns this rank's first difference since replay(): 0 none, 1 the loss, 2 + i U + u the
+  /// gradient of unit u of U, the i-th that this rank's backward pass completes.
   std::int64_t difference() const { return difference_; }
   /// Returns a line on what differs in step `step`, empty if nothing does, given each rank's
   /// difference(). With OnMismatch::stop a difference throws (exit 75) on the rank at fault; the
@@ -61,11 +62,12 @@ class ReplayCheck {
  private:
   /// Results of one pass over the micro-batch.
   struct Results {
-    double loss = 0;
+    std::optional<double> loss = {};
     std::vector<std::size_t> units = {};     ///< in the order of the backward pass
     std::vector<std::uint64_t> hashes = {};  ///< of their gradients
   };
   void record_into(Results& results);
+  void note_own_loss();
   std::int64_t compare() const;
   bool on_one_host(const ReplayFault& fault) const;
   std::string describe(std::int64_t difference) const;
