@@ -409,6 +409,26 @@ TEST(Plan, SweepTriesContextSizesThatLeave8192Tokens) {
                                                        "replicate=1 x shard=8"}));
 }
 
+TEST(Plan, SweepTriesPipelineStagesOnNodesOfTheirOwn) {
+  if (test::sanitized) GTEST_SKIP() << "arithmetic that the other plans do too, for long";
+  auto arguments = cluster("llama3.1-405b-2048x8", 16384);
+  arguments.sweep = true;
+  arguments.overrides = {"mesh.axes.tensor=8", "sharding.strategy=shard_grad_op",
+                         "train.micro_batch=1", "memory.activation_checkpointing=full"};
+  const auto json = printed(arguments).json;
+  const auto& fastest = json.at("fitting").front();
+  EXPECT_EQ(fastest.at("mesh"), "replicate=1 x pipeline=4 x shard=512 x tensor=8");
+  EXPECT_EQ(fastest.at("chunks"), 4);
+  arguments.overrides.push_back("mesh.axes.pipeline=8");
+  const auto eight = printed(arguments).json;
+  std::set<int> chunks;
+  for (const auto& row : eight.at("fitting")) {
+    EXPECT_EQ(row.at("mesh"), "replicate=1 x pipeline=8 x shard=256 x tensor=8");
+    chunks.insert(row.at("chunks").get<int>());
+  }
+  EXPECT_TRUE(chunks.contains(1));
+}
+
 TEST(Plan, SweepOfAModelThatFitsNowhereSaysTheLeastAndTheWayOut) {
   if (test::sanitized) GTEST_SKIP() << "arithmetic that the other plans do too, for long";
   auto arguments = cluster("llama3.1-405b-128x8", 8);

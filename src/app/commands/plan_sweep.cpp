@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
+#include <map>
 #include <optional>
+#include <tuple>
 
 #include "app/commands/planned_launch.hpp"
 #include "app/program/output_file.hpp"
@@ -19,7 +22,9 @@ constexpr std::size_t max_rows = 20;
 
 /// Columns that the table shows for a planned launch.
 struct Row {
-  std::string strategy, mesh, checkpointing, offload;
+  std::string strategy, mesh;
+  int chunks;
+  std::string checkpointing, offload;
   std::int64_t micro_batch;
   bool keeps_bf16_weights;
   plan::StepPlan step;
@@ -32,6 +37,11 @@ std::string name_of(E of) {
     if (value == of) return std::string(name);
   return "";
 }
+
+/// Pipeline stages, and groups of layers in each of them.
+struct Stages {
+  int stages, chunks;
+};
 
 /// Plans a launch with all meshes, strategies, checkpointing modes and micro-batches, and, if none
 /// of them fits, with offloading. Keys set on the command line keep their values.
@@ -61,25 +71,86 @@ class Sweep {
 
  private:
   void add_launches() {
-    using enum sharding::Strategy;
-    using enum model::ActivationCheckpointing;
     auto in = inputs_;
-    for (const int tensor : values("mesh.axes.tensor", inputs_.mesh.tensor, {1, 2, 4, 8}))
-      for (const int expert : values("mesh.axes.expert", inputs_.mesh.expert, expert_sizes()))
-        for (const int context : values("mesh.axes.context", inputs_.mesh.context, context_sizes()))
-          for (const auto strategy :
-               values("sharding.strategy", inputs_.sharding.strategy,
-                      {full_shard, shard_grad_op, hybrid_shard, hybrid_shard_zero2, no_shard}))
-            for (const auto checkpointing :
-                 values("memory.activation_checkpointing", inputs_.memory.activation_checkpointing,
-                        {none, selective, full})) {
+    if (!config::sets(asked_.overrides, "pipeline.layers")) in.pipeline.layers.clear();
+    for (const auto& [stages, chunks] : stage_sizes())
+      for (const int tensor : values("mesh.axes.tensor", inputs_.mesh.tensor, {1, 2, 4, 8}))
+        for (const int expert : values("mesh.axes.expert", inputs_.mesh.expert, expert_sizes()))
+          for (const int context :
+               values("mesh.axes.context", inputs_.mesh.context, context_sizes()))
+            for (const auto strategy :
+                 values("sharding.strategy", inputs_.sharding.strategy, strategies(stages))) {
+              in.mesh.pipeline = stages;
+              in.pipeline.chunks = chunks;
               in.mesh.tensor = tensor;
               in.mesh.expert = expert;
               in.mesh.context = context;
               in.sharding.strategy = strategy;
-              in.memory.activation_checkpointing = checkpointing;
-              add_micro_batches(in);
+              add_checkpointing(in);
             }
+  }
+
+  /// Stops at the first mode that does not fit with the smallest micro-batch: the next ones take
+  /// more memory.
+  void add_checkpointing(train::Inputs& in) {
+    using enum model::ActivationCheckpointing;
+    for (const auto checkpointing :
+         values("memory.activation_checkpointing", inputs_.memory.activation_checkpointing,
+                {full, selective, none})) {
+      in.memory.activation_checkpointing = checkpointing;
+      if (!add_micro_batches(in)) return;
+    }
+  }
+
+  /// Returns pipelines to try: powers of two of stages, on nodes of their own, with 1 or 4 groups
+  /// of layers each.
+  std::vector<Stages> stage_sizes() const {
+    const auto layers = inputs_.model.num_hidden_layers;
+    const int nodes = asked_.ranks_per_node == 0 ? 1 : asked_.ranks / asked_.ranks_per_node;
+    std::vector<int> counts{1};
+    for (int n = 2; n <= std::min(nodes, 16) && n <= layers; n *= 2) counts.push_back(n);
+    std::vector<Stages> sizes;
+    for (const int stages : values("mesh.axes.pipeline", inputs_.mesh.pipeline, counts))
+      for (const int chunks : values("pipeline.chunks", inputs_.pipeline.chunks, {1, 4}))
+        if (chunks == 1 || (stages > 1 && stages * chunks <= layers))
+          sizes.push_back({stages, chunks});
+    return sizes;
+  }
+
+  /// Returns strategies that differ: with stages, weights stay gathered until their backward pass.
+  std::vector<sharding::Strategy> strategies(int stages) const {
+    using enum sharding::Strategy;
+    if (stages > 1 &&
+        inputs_.sharding.reshard_after_forward == sharding::ReshardAfterForward::by_strategy)
+      return {shard_grad_op, hybrid_shard_zero2, no_shard};
+    return {full_shard, shard_grad_op, hybrid_shard, hybrid_shard_zero2, no_shard};
+  }
+
+  /// Returns true if pipeline stages wait for so long that the launch cannot be the fastest: for at
+  /// least (p - 1) / (v m) of the time that ranks compute in launches without stages.
+  bool waits_too_long(const train::Inputs& in) const {
+    const auto& mesh = in.mesh;
+    if (mesh.pipeline == 1 || rows_.empty()) return false;
+    const auto groups = static_cast<double>(asked_.ranks) /
+                        static_cast<double>(mesh.pipeline * mesh.tensor * mesh.context);
+    const auto micro_batches = static_cast<double>(in.train.global_batch) / groups /
+                               static_cast<double>(in.train.micro_batch);
+    const double waits = (mesh.pipeline - 1) / (in.pipeline.chunks * micro_batches);
+    const auto work = work_.contains(work_of(in)) ? work_.at(work_of(in)) : least_work_;
+    return fastest_ <= work * (1 + waits);
+  }
+
+  /// What the time that ranks compute in a step depends on most.
+  using Work = std::tuple<int, int, model::ActivationCheckpointing>;
+  static Work work_of(const train::Inputs& in) {
+    return {in.mesh.tensor, in.mesh.context, in.memory.activation_checkpointing};
+  }
+  void note_work(const train::Inputs& in, const plan::StepPlan& step, bool fits) {
+    const double work = step.seconds - step.exposed_seconds;
+    const auto [known, is_new] = work_.try_emplace(work_of(in), work);
+    known->second = std::min(known->second, work);
+    least_work_ = std::min(least_work_, work);
+    if (fits) fastest_ = std::min(fastest_, step.seconds);
   }
 
   /// Returns the sizes of an expert axis that divide the experts and the ranks of a node.
@@ -105,36 +176,45 @@ class Sweep {
     return config::sets(asked_.overrides, key) ? std::vector<T>{given} : all;
   }
 
-  /// Stops at the first micro-batch that does not fit: larger ones take more memory.
-  void add_micro_batches(train::Inputs& in) {
+  /// Stops at the first micro-batch that does not fit: larger ones take more memory. Returns
+  /// false if no smaller one fits.
+  bool add_micro_batches(train::Inputs& in) {
+    bool any_fits = false;
     for (const auto micro_batch : values<std::int64_t>("train.micro_batch", in.train.micro_batch,
                                                        {1, 2, 4, 8, 16, 32, 64})) {
       in.train.micro_batch = micro_batch;
+      if (waits_too_long(in)) break;
       progress_.step();
       try {
         const auto planned = planner_.plan(in);
         const auto mesh = comm::to_string(planned.setup.mesh);
+        note_work(in, planned.step, planned.fits());
         const auto is_known = [&](const Row& row) {  // strategies may coincide
           return row.mesh == mesh && row.step.seconds == planned.step.seconds &&
                  row.step.peak == planned.step.peak;
         };
         if (std::ranges::none_of(rows_, is_known))
           rows_.push_back({std::string(sharding::name_of(in.sharding.strategy)), mesh,
-                           name_of(in.memory.activation_checkpointing),
+                           in.pipeline.chunks, name_of(in.memory.activation_checkpointing),
                            name_of(in.sharding.offload), micro_batch, planned.keeps_bf16_weights(),
                            planned.step, planned.fits()});
-        if (!planned.fits()) return;
+        if (!planned.fits()) return any_fits;
+        any_fits = true;
       } catch (const Error& error) {
         if (error.code() != ExitCode::bad_input) throw;
         if (!refusal_) refusal_ = error.what();
       }
     }
+    return true;
   }
 
   const PlanArguments& asked_;
   LaunchPlanner planner_;
   train::Inputs inputs_;
   std::vector<Row> rows_;
+  static constexpr double unknown = std::numeric_limits<double>::infinity();
+  std::map<Work, double> work_;  ///< seconds
+  double least_work_ = unknown, fastest_ = unknown;
   std::optional<std::string> refusal_;
   ProgressLog progress_{"sweep: launches planned"};
 };
@@ -144,6 +224,7 @@ void print_as_json(const std::vector<Row>& rows) {
   for (const auto& row : rows)
     all.push_back({{"strategy", row.strategy},
                    {"mesh", row.mesh},
+                   {"chunks", row.chunks},
                    {"activation_checkpointing", row.checkpointing},
                    {"offload", row.offload},
                    {"micro_batch", row.micro_batch},
@@ -159,11 +240,12 @@ void print_as_json(const std::vector<Row>& rows) {
 }
 
 void print_as_table(const std::vector<Row>& rows) {
-  fmt::print("{:<19}{:<50}{:<15}{:<11}{:>6}{:>12}{:>10}{:>10}{:>12}{:>7}\n", "strategy", "mesh",
-             "checkpointing", "offload", "micro", "peak", "step s", "exposed", "tokens/s", "MFU %");
+  fmt::print("{:<19}{:<50}{:>6} {:<15}{:<11}{:>6}{:>12}{:>10}{:>10}{:>12}{:>7}\n", "strategy",
+             "mesh", "chunks", "checkpointing", "offload", "micro", "peak", "step s", "exposed",
+             "tokens/s", "MFU %");
   for (const auto& row : rows)
-    fmt::print("{:<19}{:<50}{:<15}{:<11}{:>6}{:>12}{:>10.3f}{:>10.3f}{:>12.0f}{:>7.1f}\n",
-               row.strategy, row.mesh, row.checkpointing, row.offload, row.micro_batch,
+    fmt::print("{:<19}{:<50}{:>6} {:<15}{:<11}{:>6}{:>12}{:>10.3f}{:>10.3f}{:>12.0f}{:>7.1f}\n",
+               row.strategy, row.mesh, row.chunks, row.checkpointing, row.offload, row.micro_batch,
                bytes_text(row.step.peak), row.step.seconds, row.step.exposed_seconds,
                row.step.tokens_per_second, 100 * row.step.mfu);
 }
