@@ -75,8 +75,9 @@ void CausalLM::train(Weights& weights, const Batch& batch, float scale) {
   const auto use = use_activations();
   // The root is entered once for both passes, and left when its gradients are complete.
   const UnshardGuard guard(weights, table_.root, Pass::backward);
-  forward(weights, batch, {}, {}, {});
-  backward(weights, batch, {}, activations_.d_residual, scale);
+  const Place place{.chunk = 0, .micro_batch = balance_.next_micro_batch()};
+  forward(weights, batch, place, {}, {});
+  backward(weights, batch, place, activations_.d_residual, scale);
 }
 
 /// Enters the root's own parameters for a chunk's pass. Of several chunks only those at the ends of
@@ -94,7 +95,9 @@ void CausalLM::forward(Weights& weights, const Batch& batch, const Place& place,
   const auto guard = enter_root(weights, chunk, Pass::forward);
   if (place.chunk == 0) balance_.begin_forward(stream_);
   run_forward(training_context(weights, batch, {}), batch, chunk, in, out);
-  balance_.end_forward(stream_);
+  balance_.end_layers(stream_, place.micro_batch, chunk.layers.first, chunk.layers.last);
+  const bool is_through = std::cmp_equal(place.chunk + 1, activations_.chunks());
+  if (is_through) balance_.end_forward(place.micro_batch);
 }
 
 /// Leaves the residual stream behind the chunk in `out`, or with the chunk if that is the last one.
@@ -120,7 +123,7 @@ void CausalLM::backward(Weights& weights, const Batch& batch, const Place& place
   const BlockContext ctx = training_context(weights, batch, gradient);
   const bool is_last = chunk.layers.last == table_.layers.size();
   if (is_last) head_backward(ctx, chunk.hidden, batch.targets, scale);
-  balance_.begin_backward(stream_);
+  balance_.begin_backward(stream_, place.micro_batch);
   layers_backward(ctx, chunk, batch.tokens);
   if (is_last) losses_.add(stream_, activations_.losses);
 }

@@ -38,6 +38,8 @@ DryRun dry_run(const train::Setup& setup, const device::Hardware& hardware,
   seen.simulated = static_cast<int>(logs.size());
   check_groups_agree(setup.mesh, classes, logs);
   train::walk_pipeline(setup.pipeline, {.forward = 1, .backward = 2}, train::Pipeline::depth);
+  train::walk_pipeline(setup.pipeline, {.forward = 1, .backward = 2}, train::Pipeline::depth,
+                       train::evaluation_actions);
   check_owned_once(*setup.layout);
   const auto groups = checkpoint::groups_of(optim::moments_of(setup.inputs.optimizer),
                                             !train::refers_to_base(setup.inputs));

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# campaign.sh LLAMESH [--seeds N] [--first S] [--seconds LIMIT] [--steps N] [--at-once N] [--relaunch]
+# campaign.sh LLAMESH [--seeds N] [--first S] [--seconds LIMIT] [--steps N] [--at-once N] [--relaunch] [--pipeline]
 # Starts N runs (20) on a real Slurm, with seeds from S (1) on, and hits each with one fault. A seed draws the mesh, the
 # fault, its victim and its time, from the program's start to the end of the run. Every run must end with the weights of
 # the undisturbed run on that mesh: by itself, or submitted again if its exit code asks for that (75, 137, or 1 after a
@@ -8,15 +8,21 @@
 # faults. Starts no seed after LIMIT seconds. Runs have 100 steps, and three run at once, unless the options say
 # otherwise. Exits with 1 if a run was lost or hung, or ended with other weights or another code, and with 77 if no
 # cluster can be created. With --relaunch each job has a spare node, which replaces a bad one within the job
-# (slurm/resilient.sbatch), and half of the seeds have memory checkpoints.
+# (slurm/resilient.sbatch), and half of the seeds have memory checkpoints. With --pipeline all meshes have pipeline stages.
 # shellcheck disable=SC2016,SC2034,SC2154,SC1091  # jobs.sh uses and makes them
 set -uo pipefail
 source "$(dirname "$0")/jobs.sh"
 
 seeds=20 first=1 seconds=1000000 steps=100 at_once=3 spares=0 template=requeue
+meshes=(  # nodes, ranks on each, strategy, pipeline stages
+  "2 1 full_shard" "2 2 hybrid_shard" "3 1 shard_grad_op" "3 2 hybrid_shard_zero2" "4 1 no_shard" "4 2 full_shard"
+)
 options=("${@:2}")
 while ((${#options[@]})); do
   case ${options[0]} in
+    --pipeline)
+      meshes=("2 1 full_shard 2" "2 2 full_shard 2" "3 1 shard_grad_op 3" "4 1 hybrid_shard 2" "4 1 no_shard 4" "4 2 full_shard 4")
+      options=("${options[@]:1}") ;;
     --relaunch) spares=1 template=resilient options=("${options[@]:1}") ;;
     --seeds | --first | --seconds | --steps | --at-once)
       name=${options[0]#--}
@@ -31,9 +37,6 @@ on_cluster $((group_size * at_once)) "$0" "$@"
 same_run=(train.steps="$steps" train.global_batch=24 checkpoint.every_steps=5 log.every_steps=5)
 limit=$((160 + steps / 5))     # seconds from the fault to the end of the run
 export LLAMESH_MPI_TIMEOUT=30  # for faults during MPI_Init; 60 s by default
-meshes=(
-  "2 1 full_shard" "2 2 hybrid_shard" "3 1 shard_grad_op" "3 2 hybrid_shard_zero2" "4 1 no_shard" "4 2 full_shard"
-)
 faults=(
   kill-rank stop-rank power-off kill-slurmd kill-slurmstepd stop-slurmctld cut-pair-2s cut-pair-45s cut-pair cut-node
   cut-node-300s SIGUSR2 SIGTERM requeue walltime
@@ -67,7 +70,7 @@ sbatch() {
 start() {
   within 30 controller_answers
   PATH=$work/late:$PATH LLAMESH_HEALTH=off SPARES=$spares submit $template "$1" --nodes="$((size + spares))" --ntasks-per-node="$per_node" --cpus-per-task=1 \
-    --overcommit "${@:2}" -- sharding.strategy="$strategy" "${memory[@]}"
+    --overcommit "${@:2}" -- sharding.strategy="$strategy" ${stages:+mesh.axes.pipeline="$stages"} "${memory[@]}"
 }
 controller_answers() { scontrol ping 2>/dev/null | grep -q UP; }
 has_ended() { state_is COMPLETED FAILED CANCELLED TIMEOUT NODE_FAIL; }
@@ -292,11 +295,11 @@ goodput() { tr -d '\n ' <"$1/state.json" | sed -n 's/.*"goodput":{\([^}]*\)}.*/\
 
 # try_seed: makes one run with one fault.
 try_seed() {
-  local mesh size per_node strategy fault victim node peer host run=run-$seed unbroken job codes='' faulty='' to_blame=''
+  local mesh size per_node strategy stages fault victim node peer host run=run-$seed unbroken job codes='' faulty='' to_blame=''
   local hit moment delay started struck phase outcome ended_after said begin options=() memory=()
   begin=$(now)
   mesh=${meshes[$(draw mesh ${#meshes[@]})]}
-  read -r size per_node strategy <<<"$mesh"
+  read -r size per_node strategy stages <<<"$mesh"
   fault=${faults[$(draw fault ${#faults[@]})]}
   victim=$(draw victim $((size * per_node)))
   agree_on_timeout
@@ -323,7 +326,7 @@ try_seed() {
   follow "$struck"
   judge
   if [[ $fault != walltime ]]; then goodput "$run" >"$scenario.goodput"; fi  # most of that is the test's own delay
-  printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$seed" "${size}x$per_node $strategy${memory:+, memory}" "$fault" \
+  printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$seed" "${size}x$per_node $strategy${stages:+, $stages stages}${memory:+, memory}" "$fault" \
     "$(in_seconds $((struck - started)))" "$phase" "$outcome" "${ended_after:--}" "$(in_seconds $(($(now) - begin)))" "$(named)" \
     "${codes# }" "${said:-$ended_after}" >"$scenario.result"
   [[ $outcome == "same weights" || $outcome == "other mesh" ]]

@@ -203,6 +203,9 @@ void remove_snapshots() {
 #define MAKE_TRAINER \
   "_ZN7llamesh5train7TrainerC1ERKNS_4comm12CommunicatorERKNS0_5SetupERNS2_10DeviceMeshE"
 #define LLAMA_TRAIN "_ZN7llamesh5model8CausalLM5trainERNS0_7WeightsERKNS0_5BatchEf"
+#define FORWARD_BACKWARD                                                         \
+  "_ZN7llamesh5train6Engine16forward_backwardESt4spanIKNS_5model5BatchELm184467" \
+  "44073709551615EEfRKSt8functionIFvvEE"
 #define WEIGHT_GRADIENT                                                                 \
   "_ZN7llamesh3ops3cpu22linear_backward_weightERNS_6device6StreamENS_6TensorES5_S5_NS_" \
   "10AccumulateE"
@@ -221,6 +224,12 @@ void real_train(model::CausalLM* self, model::Weights& weights, const model::Bat
                 float scale) __asm__("__real_" LLAMA_TRAIN);
 void wrapped_train(model::CausalLM* self, model::Weights& weights, const model::Batch& batch,
                    float scale) __asm__("__wrap_" LLAMA_TRAIN);
+void real_forward_backward(
+    train::Engine* self, std::span<const model::Batch> micro_batches, float scale,
+    const std::function<void()>& on_micro_batch) __asm__("__real_" FORWARD_BACKWARD);
+void wrapped_forward_backward(
+    train::Engine* self, std::span<const model::Batch> micro_batches, float scale,
+    const std::function<void()>& on_micro_batch) __asm__("__wrap_" FORWARD_BACKWARD);
 void real_weight_gradient(device::Stream& stream, Tensor dw, Tensor dy, Tensor x,
                           Accumulate accumulate) __asm__("__real_" WEIGHT_GRADIENT);
 void wrapped_weight_gradient(device::Stream& stream, Tensor dw, Tensor dy, Tensor x,
@@ -270,6 +279,13 @@ void wrapped_train(model::CausalLM* self, model::Weights& weights, const model::
                    float scale) {
   if (trainer_of_run != nullptr) inject(*trainer_of_run);  // otherwise a plan is being made
   real_train(self, weights, batch, scale);
+}
+
+/// Pipeline stages do not call CausalLM::train().
+void wrapped_forward_backward(train::Engine* self, std::span<const model::Batch> micro_batches,
+                              float scale, const std::function<void()>& on_micro_batch) {
+  if (trainer_of_run != nullptr && self->pipeline) inject(*trainer_of_run);
+  real_forward_backward(self, micro_batches, scale, on_micro_batch);
 }
 
 void wrapped_weight_gradient(device::Stream& stream, Tensor dw, Tensor dy, Tensor x,

@@ -312,6 +312,7 @@ expect_failure() {
 killed_rank_0() { kill_rank 0; }
 killed_rank_2() { kill_rank 2; }
 killed_rank_with_experts() { kill_rank 1 "${experts[@]}"; }
+killed_rank_in_a_stage() { kill_rank 2 mesh.axes.pipeline=2; }
 killed_rank_with_context() { kill_rank 1 sharding.strategy=full_shard mesh.axes.context=4; }
 
 # --- runs that are asked to stop, and go on
@@ -596,6 +597,11 @@ freeze_rank() {
   compgen -G "runs/tiny/flight/rank-0000[013]" >/dev/null || bad "no rank has left a flight record"
 }
 frozen_rank() { freeze_rank; }
+frozen_rank_in_a_stage() {
+  freeze_rank mesh.axes.pipeline=2 sharding.strategy=full_shard train.global_batch=24
+  # Rank 0, in the stage before it, has sent what it could.
+  grep -qE '"axis": "(pipeline[^"]*|shard|world)"' runs/tiny/failure.json || bad "failure.json does not say where the others wait: $(cat runs/tiny/failure.json)"
+}
 frozen_rank_with_experts() {
   freeze_rank "${experts[@]}"
   # The others wait for its rows or its weights, or at the end of a step for its loss.

@@ -27,9 +27,12 @@ ModelConfig config_of(const std::string& family) {
   if (family == "gemma3_text")
     c.layer_types = {"sliding_attention", "full_attention", "sliding_attention", "full_attention"};
   if (family == "gemma3_text") c.sliding_window = 5;
-  if (family == "mixtral") {
+  if (family.starts_with("mixtral")) {
+    c.family = "mixtral";
     c.num_experts = 4;
     c.num_experts_per_tok = 2;
+    c.output_router_logits = family == "mixtral, balanced";
+    c.router_aux_loss_coef = 5;
   }
   return c.resolved();
 }
@@ -68,11 +71,12 @@ struct Model {
       : table(parameter_table(config)),
         weights(table),
         model(config, table, batch_size, sequence, memory, DType::f32, one_rank(), Purpose::train,
-              one_rank_of_experts(), {}, whole_sequences(), ranges),
+              one_rank_of_experts(), {.in_flight = micro_batches}, whole_sequences(), ranges),
         chunks(static_cast<int>(ranges.size())),
         stream(batch_size * sequence * hidden * 4),
         between(stream.tensor(DType::f32, {batch_size * sequence, hidden})) {
     weights.initialize(7, 0.2F);
+    model.begin_step(micro_batches);
   }
   void forward(int i) {
     for (int c = 0; c < chunks; ++c)
@@ -174,10 +178,11 @@ TEST(ChunksOnTwoStages, GiveTheGradientsOfTheWholeModel) {
 }
 
 using enum ActivationCheckpointing;
-INSTANTIATE_TEST_SUITE_P(
-    Model, Chunks,
-    testing::Combine(testing::Values("llama", "gpt2", "gemma3_text", "mixtral"),
-                     testing::Values(none, selective, full), testing::Values(0, 2)));
+INSTANTIATE_TEST_SUITE_P(Model, Chunks,
+                         testing::Combine(testing::Values("llama", "gpt2", "gemma3_text", "mixtral",
+                                                          "mixtral, balanced"),
+                                          testing::Values(none, selective, full),
+                                          testing::Values(0, 2)));
 
 }  // namespace
 }  // namespace llamesh::model

@@ -173,6 +173,29 @@ TEST(Pipeline, DividesExpertsWithinAStage) {
   expect_like_one_rank(run(world(), in), alone);
 }
 
+// Stages need the counts of all layers, which they sum while other micro-batches pass. One rank
+// counts as many tokens at a time as one pipeline does.
+TEST(Pipeline, BalancesExpertsOverAllStages) {
+  if (world().size() != 4) return;
+  for (const char* family : {"mixtral", "qwen3_moe"}) {  // every second layer is dense
+    SCOPED_TRACE(family);
+    const SharedFolder folder;
+    auto in = pipeline_inputs(folder.path());
+    in.model = four_layers_of(family);
+    in.model.output_router_logits = true;
+    in.model.router_aux_loss_coef = 0.3;
+    in.model.num_hidden_layers = 8;
+    in.debug.replay_every = 3;
+    const auto alone = run_alone(in);
+    in.mesh.pipeline = 4;
+    for (const int chunks : {1, 2}) {
+      SCOPED_TRACE(fmt::format("{} chunks", chunks));
+      in.pipeline.chunks = chunks;
+      expect_like_one_rank(run(world(), in), alone);
+    }
+  }
+}
+
 // The backward pass ends in one of the stages.
 TEST(Pipeline, TrainsSomeLayersOrAdaptersOnly) {
   if (world().size() != 4) return;
@@ -204,8 +227,10 @@ TEST(Pipeline, OptimizesByMuonAndChecksItself) {
   in.debug.replay_every = 2;
   in.debug.contract = true;
   const auto alone = run_alone(in);
-  for (const int stages : {2, 4}) {
+  for (const auto& [stages, chunks] : {std::pair(2, 1), {4, 1}, {2, 4}, {4, 2}}) {
+    SCOPED_TRACE(fmt::format("{} stages with {} chunks", stages, chunks));
     in.mesh.pipeline = stages;
+    in.pipeline.chunks = chunks;
     expect_like_one_rank(run(world(), in), alone);
   }
 }

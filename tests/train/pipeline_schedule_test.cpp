@@ -79,6 +79,34 @@ TEST(PipelineSchedule, KeepsAsManyMicroBatchesAsThereAreStagesToCome) {
   EXPECT_EQ(max_in_flight(pipeline_actions(few, 0), 0), 2);
 }
 
+// Batches follow one another without a wait, once the first one has come through.
+TEST(PipelineSchedule, EvaluatesWithAllStagesAtWork) {
+  for (const auto& shape : shapes()) {
+    for (int stage = 0; stage < shape.stages; ++stage)
+      for (const auto& action : evaluation_actions(shape, stage))
+        EXPECT_TRUE(action.kind != Kind::backward && action.kind != Kind::send_gradients &&
+                    action.kind != Kind::receive_gradients);
+    const double work = shape.chunks * shape.micro_batches;
+    const double seconds = walk_pipeline(shape, {1, 2}, 2, evaluation_actions);
+    if (shape.micro_batches % shape.stages == 0) {
+      EXPECT_EQ(seconds, work + shape.stages - 1) << text_of(shape);
+    }
+    EXPECT_LE(seconds, work + (shape.chunks + 1) * shape.stages) << text_of(shape);
+  }
+}
+
+TEST(PipelineSchedule, KnowsTheMostThatIsInFlight) {
+  for (const auto& shape : shapes()) {
+    int most = 0;
+    for (int stage = 0; stage < shape.stages; ++stage)
+      for (int chunk = stage; chunk < shape.all_chunks(); chunk += shape.stages)
+        most = std::max(most, max_in_flight(pipeline_actions(shape, stage), chunk));
+    EXPECT_EQ(max_in_flight(shape), most) << text_of(shape);
+  }
+  EXPECT_EQ(max_in_flight(PipelineShape{.stages = 4, .chunks = 1, .micro_batches = 8}), 4);
+  EXPECT_EQ(max_in_flight(PipelineShape{}), 1);
+}
+
 // Without a buffer a pass can never send.
 TEST(PipelineSchedule, AWaitInACircleIsReported) {
   EXPECT_THROW(walk_pipeline({.stages = 2, .chunks = 1, .micro_batches = 2}, {1, 1}, 0), Error);

@@ -70,7 +70,10 @@ RouterBalance::RouterBalance(const ModelConfig& config, const ParameterTable& ta
       ranks_(std::move(ranks)),
       adds_(adds) {
   if (layers_.empty()) return;
-  sums_ = ranks_.allocate((layers() * (2 * experts_ + 1) + experts_) * size_of(DType::f32));
+  const auto sums = layers() * (2 * experts_ + 1);
+  sums_ = ranks_.allocate((sums + ranks_.in_flight * experts_) * size_of(DType::f32));
+  for (int i = 0; i < ranks_.in_flight; ++i)
+    pooled_.push_back({slice(sums + i * experts_, experts_), {}, false});
 }
 
 Tensor RouterBalance::slice(std::int64_t first, std::int64_t count) const {
@@ -89,10 +92,6 @@ Tensor RouterBalance::squares() const {
   return slice(2 * layers() * experts_, layers());
 }
 
-Tensor RouterBalance::pooled() const {
-  return slice(layers() * (2 * experts_ + 1), experts_);
-}
-
 void RouterBalance::begin_step(std::int64_t micro_batches) {
   expects(micro_batches > 0, "a step of {} micro-batches", micro_batches);
   micro_batches_ = micro_batches;
@@ -101,8 +100,8 @@ void RouterBalance::begin_step(std::int64_t micro_batches) {
 
 void RouterBalance::begin_forward(device::Stream& stream) {
   if (layers_.empty()) return;
-  if (begun_ == micro_batches_) begun_ = 0;
-  if (begun_++ == 0) ops::fill(stream, slice(0, layers() * (2 * experts_ + 1)), 0);
+  begun_ = next_micro_batch() + 1;
+  if (begun_ == 1) ops::fill(stream, slice(0, layers() * (2 * experts_ + 1)), 0);
 }
 
 void RouterBalance::add(device::Stream& stream, std::int64_t index, const ops::RouteCall& routes) {
@@ -113,22 +112,40 @@ void RouterBalance::add(device::Stream& stream, std::int64_t index, const ops::R
                    .squares = squares().slice(index, 1)});
 }
 
-void RouterBalance::end_forward(device::Stream& stream) {
+/// The first layers that a micro-batch passes overwrite what an earlier one has left in its slot.
+void RouterBalance::end_layers(device::Stream& stream, std::int64_t micro_batch, std::size_t first,
+                               std::size_t last) {
   if (!has_aux_loss()) return;
-  ops::column_sums(stream, pooled(), counts(), Accumulate::no);
-  pooled_over_ranks_ = ranks_.sum ? ranks_.sum(pooled()) : device::Event();
+  auto& pooled = pooled_[slot_of(micro_batch)];
+  const auto row_of = [&](std::size_t layer) {
+    return std::ranges::lower_bound(layers_, layer) - layers_.begin();
+  };
+  if (!pooled.is_begun) ops::fill(stream, pooled.counts, 0);
+  pooled.is_begun = true;
+  const auto row = row_of(first), rows = row_of(last) - row;
+  if (rows > 0)
+    ops::column_sums(stream, pooled.counts, counts().slice_rows(row, rows), Accumulate::yes);
+}
+
+void RouterBalance::end_forward(std::int64_t micro_batch) {
+  if (!has_aux_loss()) return;
+  auto& pooled = pooled_[slot_of(micro_batch)];
+  pooled.over_ranks = ranks_.sum ? ranks_.sum(pooled.counts) : device::Event();
 }
 
 /// d(aux) / d(a token's p_e) = N f_e / (L tokens of the step), with f_e = count / (L tokens so
 /// far).
-void RouterBalance::begin_backward(device::Stream& stream) {
+void RouterBalance::begin_backward(device::Stream& stream, std::int64_t micro_batch) {
   if (!has_aux_loss()) return;
-  stream.wait(pooled_over_ranks_);
+  current_ = slot_of(micro_batch);
+  auto& pooled = pooled_[current_];
+  if (!std::exchange(pooled.is_begun, false)) return;  // other layers have begun it
+  stream.wait(pooled.over_ranks);
   const auto of_micro_batch = static_cast<double>(layers() * tokens_ * ranks_.count);
   const double factor = aux_loss_ * static_cast<double>(experts_) /
-                        (of_micro_batch * static_cast<double>(begun_)) /
+                        (of_micro_batch * static_cast<double>(micro_batch + 1)) /
                         (of_micro_batch * static_cast<double>(micro_batches_));
-  ops::scale(stream, pooled(), adds_ ? static_cast<float>(factor) : 0.0F);
+  ops::scale(stream, pooled.counts, adds_ ? static_cast<float>(factor) : 0.0F);
 }
 
 float RouterBalance::z_factor() const {

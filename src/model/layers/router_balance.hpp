@@ -19,6 +19,8 @@ namespace llamesh::model {
 /// mesh; by default there is one.
 struct DataRanks {
   int count = 1;
+  /// Micro-batches that are between their forward and backward pass on any of them.
+  int in_flight = 1;
   /// Sets a tensor (fp32) to its sum over these ranks, after the work in the compute stream.
   std::function<device::Event(const Tensor&)> sum = {};
   /// Returns memory for what is summed. Collective, with equal sizes.
@@ -70,20 +72,27 @@ class RouterBalance {
 
   /// Begins a step with so many micro-batches. Without a call, each micro-batch is a step.
   void begin_step(std::int64_t micro_batches);
-  /// Begins a micro-batch's forward pass through this rank's first layers.
+  /// Returns the number of the micro-batch that begins next, from 0.
+  std::int64_t next_micro_batch() const { return begun_ == micro_batches_ ? 0 : begun_; }
+  /// Begins the forward pass of the next micro-batch through this rank's first layers.
   void begin_forward(device::Stream& stream);
   /// Adds the routes that router `index` of L has chosen in the forward pass.
   void add(device::Stream& stream, std::int64_t index, const ops::RouteCall& routes);
-  /// Ends a micro-batch's forward pass: starts to sum the counts so far over the ranks.
-  void end_forward(device::Stream& stream);
-  /// Begins its backward pass: waits for the counts.
-  void begin_backward(device::Stream& stream);
+  /// Notes that a micro-batch has passed the layers [first, last). Each layer is passed by the
+  /// step's micro-batches in order.
+  void end_layers(device::Stream& stream, std::int64_t micro_batch, std::size_t first,
+                  std::size_t last);
+  /// Ends its forward pass through this rank's layers: starts to sum their counts so far over the
+  /// ranks.
+  void end_forward(std::int64_t micro_batch);
+  /// Begins its backward pass through some of these layers: waits for the counts.
+  void begin_backward(device::Stream& stream, std::int64_t micro_batch);
   /// Ends a step: sums over the ranks. Collective over them, as is end_forward().
   void end_step(device::Stream& stream);
 
   /// Returns the load-balancing loss's gradient of each token's probabilities, (N) fp32; empty
   /// without that loss.
-  Tensor dprobabilities() const { return has_aux_loss() ? pooled() : Tensor(); }
+  Tensor dprobabilities() const { return has_aux_loss() ? pooled_[current_].counts : Tensor(); }
   /// Returns the z-loss's factor for ops::route_backward().
   float z_factor() const;
   /// Returns the step's sums after end_step(). Waits for the device. Empty without experts.
@@ -95,7 +104,15 @@ class RouterBalance {
   Tensor counts() const;
   Tensor probabilities() const;
   Tensor squares() const;
-  Tensor pooled() const;
+  /// What the load-balancing loss takes of a micro-batch in flight.
+  struct Pooled {
+    Tensor counts;             ///< (N) over the micro-batches so far; in a backward pass, factors
+    device::Event over_ranks;  ///< when they are summed over the ranks
+    bool is_begun = false;     ///< from the first layers' forward pass to the last ones' backward
+  };
+  std::size_t slot_of(std::int64_t micro_batch) const {
+    return static_cast<std::size_t>(micro_batch) % pooled_.size();
+  }
   Tensor slice(std::int64_t first, std::int64_t count) const;
 
   std::vector<std::size_t> layers_;
@@ -105,7 +122,8 @@ class RouterBalance {
   bool adds_;
   std::int64_t micro_batches_ = 1, begun_ = 0;
   device::Buffer sums_;  ///< counts, probabilities, squares, and the pooled counts
-  device::Event pooled_over_ranks_;
+  std::vector<Pooled> pooled_;
+  std::size_t current_ = 0;  ///< of the backward pass
 };
 
 }  // namespace llamesh::model

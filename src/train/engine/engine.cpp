@@ -5,6 +5,16 @@
 #include "train/engine/selection_bias.hpp"
 
 namespace llamesh::train {
+namespace {
+
+model::DataRanks data_ranks(const Setup& setup, comm::DeviceMesh& mesh) {
+  if (setup.inputs.model.num_experts == 0) return {};
+  auto ranks = sharding::data_ranks(mesh);
+  ranks.in_flight = max_in_flight(setup.pipeline);
+  return ranks;
+}
+
+}  // namespace
 
 Engine::Engine(const Setup& setup, comm::DeviceMesh& mesh)
     : mesh(mesh),
@@ -23,9 +33,8 @@ Engine::Engine(const Setup& setup, comm::DeviceMesh& mesh)
       model(setup.inputs.model, setup.layout->local_table(), setup.inputs.train.micro_batch,
             setup.row_length(), setup.inputs.memory,
             {setup.inputs.precision.parameters, setup.inputs.precision.linear}, *tensor,
-            model::Purpose::train, *experts,
-            setup.inputs.model.num_experts > 0 ? sharding::data_ranks(mesh) : model::DataRanks(),
-            *context, chunks_of_stage(setup, mesh.rank())),
+            model::Purpose::train, *experts, data_ranks(setup, mesh), *context,
+            chunks_of_stage(setup, mesh.rank())),
       bias_update_rate_(setup.inputs.model.router_bias_update_rate) {
   ops::use_thread_independent_products(setup.is_mesh_reproducible());
   if (mesh.dims().group_size(mesh.dims().pipeline()) > 1)
@@ -59,11 +68,9 @@ void Engine::replay(const model::Batch& first, float scale, std::int64_t micro_b
   model.train(fsdp, first, scale);
 }
 
-void Engine::evaluate(const model::Batch& batch) {
-  if (pipeline)
-    pipeline->evaluate(model, fsdp, batch);
-  else
-    model.evaluate(fsdp, batch);
+void Engine::evaluate(std::span<const model::Batch> batches) {
+  if (pipeline) return pipeline->evaluate(model, fsdp, batches);
+  for (const auto& batch : batches) model.evaluate(fsdp, batch);
 }
 
 void Engine::update(double lr, double norm, std::int64_t step) {

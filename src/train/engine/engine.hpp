@@ -37,7 +37,7 @@ struct Engine {
   /// loss. The step has `micro_batches` of them.
   void replay(const model::Batch& first, float scale, std::int64_t micro_batches);
   /// Runs forward only, through all pipeline stages; the model takes the losses in the last one.
-  void evaluate(const model::Batch& batch);
+  void evaluate(std::span<const model::Batch> batches);
   /// Updates the weights (Optimizer::step), and the routers' biases.
   void update(double lr, double norm, std::int64_t step);
   /// Returns the seconds for which copies to and from the host have blocked the compute stream so

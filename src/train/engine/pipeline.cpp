@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "core/trace.hpp"
 #include "device/memory_meter.hpp"
 #include "ops/ops.hpp"
 
@@ -17,6 +18,25 @@ int first_of_pair(int stage, int stages) {
   const bool closes_odd_ring = stage == stages - 1 && stages % 2 == 1;
   return closes_odd_ring ? stage : stage % 2;
 }
+
+/// Scope of a chunk's pass in the trace, around those of its modules.
+class TracePass {
+ public:
+  explicit TracePass(const PipelineAction& pass) : is_open_(Trace::on()) {
+    if (!is_open_) return;
+    Trace::instance().open(
+        "stage", pass.kind == Kind::forward ? "forward" : "backward",
+        fmt::format("chunk {}, micro-batch {}", pass.chunk, pass.micro_batch + 1));
+  }
+  ~TracePass() {
+    if (is_open_) Trace::instance().close();
+  }
+  TracePass(const TracePass&) = delete;
+  TracePass& operator=(const TracePass&) = delete;
+
+ private:
+  bool is_open_;
+};
 
 }  // namespace
 
@@ -74,49 +94,43 @@ struct Pipeline::Passes {
   model::CausalLM& model;
   sharding::Fsdp& fsdp;
   std::span<const model::Batch> batches;
-  float scale;
-  bool discarded;
-  const std::function<void()>& on_micro_batch;
+  enum class Purpose { train, replay, evaluate } purpose;
+  float scale = 1;
+  std::function<void()> on_micro_batch = [] {};
 };
+
+PipelineShape Pipeline::shape_for(std::span<const model::Batch> batches) const {
+  return {.stages = shape_.stages,
+          .chunks = shape_.chunks,
+          .micro_batches = static_cast<int>(std::ssize(batches))};
+}
 
 void Pipeline::train(model::CausalLM& model, sharding::Fsdp& fsdp,
                      std::span<const model::Batch> micro_batches, float scale,
                      const std::function<void()>& on_micro_batch) {
-  auto shape = shape_;
-  shape.micro_batches = static_cast<int>(std::ssize(micro_batches));
-  run({model, fsdp, micro_batches, scale, /*discarded=*/false, on_micro_batch},
-      pipeline_actions(shape, stage_));
+  run({model, fsdp, micro_batches, Passes::Purpose::train, scale, on_micro_batch},
+      pipeline_actions(shape_for(micro_batches), stage_));
 }
 
 void Pipeline::replay(model::CausalLM& model, sharding::Fsdp& fsdp, const model::Batch& batch,
                       float scale) {
-  auto shape = shape_;
-  shape.micro_batches = 1;
-  run({model, fsdp, {&batch, 1}, scale, /*discarded=*/true, [] {}},
-      pipeline_actions(shape, stage_));
+  const std::span one(&batch, 1);
+  run({model, fsdp, one, Passes::Purpose::replay, scale}, pipeline_actions(shape_for(one), stage_));
 }
 
-void Pipeline::run(const Passes& p, const std::vector<PipelineAction>& actions) {
-  const auto use = p.model.use_activations();
-  for (const auto& action : actions) {
-    const auto& batch = p.batches[static_cast<std::size_t>(action.micro_batch)];
-    const model::CausalLM::Place place{action.chunk / shape_.stages, action.micro_batch};
-    const bool is_first = action.chunk == 0, is_last = action.chunk == shape_.all_chunks() - 1;
-    p.fsdp.begin_micro_batch(
-        {.index = action.micro_batch, .count = std::ssize(p.batches), .discarded = p.discarded});
-    switch (action.kind) {
+void Pipeline::evaluate(model::CausalLM& model, sharding::Fsdp& fsdp,
+                        std::span<const model::Batch> batches) {
+  run({model, fsdp, batches, Passes::Purpose::evaluate},
+      evaluation_actions(shape_for(batches), stage_));
+}
+
+void Pipeline::run(const Passes& passes, const std::vector<PipelineAction>& actions) {
+  const auto use = passes.model.use_activations();
+  for (const auto& action : actions) switch (action.kind) {
       case Kind::forward:
-        p.model.forward(p.fsdp, batch, place, is_first ? Tensor() : received(activations_in_),
-                        is_last ? Tensor() : free_slot(activations_out_));
+      case Kind::backward:
+        run_pass(passes, action);
         break;
-      case Kind::backward: {
-        const Tensor gradient = is_last ? Tensor() : received(gradients_in_);
-        const Tensor to = is_first ? gradient : free_slot(gradients_out_);
-        if (gradient && !is_first) ops::copy(compute_, to, gradient);
-        p.model.backward(p.fsdp, batch, place, to, p.scale);
-        if (place.chunk == 0) p.on_micro_batch();
-        break;
-      }
       case Kind::receive_activations:
         receive(activations_in_, subject_of(action));
         break;
@@ -130,19 +144,29 @@ void Pipeline::run(const Passes& p, const std::vector<PipelineAction>& actions) 
         send(gradients_out_, subject_of(action));
         break;
     }
-  }
 }
 
-void Pipeline::evaluate(model::CausalLM& model, sharding::Fsdp& fsdp, const model::Batch& batch) {
-  const auto use = model.use_activations();
-  for (int chunk = stage_; chunk < shape_.all_chunks(); chunk += shape_.stages) {
-    const bool is_first = chunk == 0, is_last = chunk == shape_.all_chunks() - 1;
-    if (!is_first) receive(activations_in_, subject_of({Kind::receive_activations, chunk, 0}));
-    model.evaluate(fsdp, batch, {.chunk = chunk / shape_.stages, .micro_batch = 0},
-                   is_first ? Tensor() : received(activations_in_),
-                   is_last ? Tensor() : free_slot(activations_out_));
-    if (!is_last) send(activations_out_, subject_of({Kind::send_activations, chunk, 0}));
+void Pipeline::run_pass(const Passes& p, const PipelineAction& pass) {
+  const TracePass trace(pass);
+  const auto& batch = p.batches[static_cast<std::size_t>(pass.micro_batch)];
+  const model::CausalLM::Place place{pass.chunk / shape_.stages, pass.micro_batch};
+  const bool is_first = pass.chunk == 0, is_last = pass.chunk == shape_.all_chunks() - 1;
+  const bool evaluates = p.purpose == Passes::Purpose::evaluate;
+  if (!evaluates)
+    p.fsdp.begin_micro_batch({.index = pass.micro_batch,
+                              .count = std::ssize(p.batches),
+                              .discarded = p.purpose == Passes::Purpose::replay});
+  if (pass.kind == Kind::forward) {
+    const Tensor in = is_first ? Tensor() : received(activations_in_);
+    const Tensor out = is_last ? Tensor() : free_slot(activations_out_);
+    if (evaluates) return p.model.evaluate(p.fsdp, batch, place, in, out);
+    return p.model.forward(p.fsdp, batch, place, in, out);
   }
+  const Tensor gradient = is_last ? Tensor() : received(gradients_in_);
+  const Tensor to = is_first ? gradient : free_slot(gradients_out_);
+  if (gradient && !is_first) ops::copy(compute_, to, gradient);
+  p.model.backward(p.fsdp, batch, place, to, p.scale);
+  if (place.chunk == 0) p.on_micro_batch();
 }
 
 /// Returns what both ends call a transfer, at an address that stays.

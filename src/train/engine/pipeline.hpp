@@ -39,8 +39,9 @@ class Pipeline {
              const std::function<void()>& on_micro_batch);
   /// Runs a single micro-batch and discards its gradients.
   void replay(model::CausalLM& model, sharding::Fsdp& fsdp, const model::Batch& batch, float scale);
-  /// Like CausalLM::evaluate().
-  void evaluate(model::CausalLM& model, sharding::Fsdp& fsdp, const model::Batch& batch);
+  /// Like CausalLM::evaluate() for each batch. As many as there are stages keep all at work.
+  void evaluate(model::CausalLM& model, sharding::Fsdp& fsdp,
+                std::span<const model::Batch> batches);
 
  private:
   /// One direction to a neighbor.
@@ -55,7 +56,9 @@ class Pipeline {
   struct Passes;
 
   void open(Channel& channel, comm::DeviceMesh::Axis& axis);
+  PipelineShape shape_for(std::span<const model::Batch> batches) const;
   void run(const Passes& passes, const std::vector<PipelineAction>& actions);
+  void run_pass(const Passes& passes, const PipelineAction& pass);
   void receive(Channel& channel, const std::string& subject);
   void send(Channel& channel, const std::string& subject);
   const std::string& subject_of(const PipelineAction& transfer);

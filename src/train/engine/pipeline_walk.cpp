@@ -24,10 +24,9 @@ bool is_forward(Kind kind) {
 class Walk {
  public:
   Walk(const PipelineShape& shape, const PassSeconds& seconds, std::size_t buffers)
-      : shape_(shape), seconds_(seconds), buffers_(buffers) {
-    for (int stage = 0; stage < shape.stages; ++stage)
-      stages_.push_back({pipeline_actions(shape, stage)});
-  }
+      : shape_(shape), seconds_(seconds), buffers_(buffers) {}
+
+  void add_stage(std::vector<PipelineAction> actions) { stages_.push_back({std::move(actions)}); }
 
   double run() {
     for (bool moved = true; moved;) {
@@ -136,8 +135,12 @@ class Walk {
 
 }  // namespace
 
-double walk_pipeline(const PipelineShape& shape, const PassSeconds& seconds, std::size_t buffers) {
-  return Walk(shape, seconds, buffers).run();
+double walk_pipeline(const PipelineShape& shape, const PassSeconds& seconds, std::size_t buffers,
+                     const std::function<std::vector<PipelineAction>(const PipelineShape& shape,
+                                                                     int stage)>& actions_of) {
+  Walk walk(shape, seconds, buffers);
+  for (int stage = 0; stage < shape.stages; ++stage) walk.add_stage(actions_of(shape, stage));
+  return walk.run();
 }
 
 }  // namespace llamesh::train

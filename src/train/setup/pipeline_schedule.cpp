@@ -24,15 +24,15 @@ int micro_batches_in_turn(const PipelineShape& shape) {
   return shape.micro_batches / rounds;
 }
 
-/// Returns a stage's passes of one direction, in order. Backward passes visit its chunks from the
-/// last one.
-std::vector<PipelineAction> passes(const PipelineShape& shape, int stage, Kind direction) {
-  const int in_turn = micro_batches_in_turn(shape);
+/// Returns a stage's passes of one direction, in order, with so many micro-batches in turn.
+/// Backward passes visit its chunks from the last one.
+std::vector<PipelineAction> passes(const PipelineShape& shape, int stage, Kind direction,
+                                   int in_turn) {
   std::vector<PipelineAction> all;
   for (int first = 0; first < shape.micro_batches; first += in_turn)
     for (int turn = 0; turn < shape.chunks; ++turn) {
       const int chunk = direction == Kind::forward ? turn : shape.chunks - 1 - turn;
-      for (int i = first; i < first + in_turn; ++i)
+      for (int i = first; i < std::min(first + in_turn, shape.micro_batches); ++i)
         all.push_back({direction, chunk * shape.stages + stage, i});
     }
   return all;
@@ -48,8 +48,9 @@ int warm_up_of(const PipelineShape& shape, int stage) {
 }
 
 std::vector<PipelineAction> ordered_passes(const PipelineShape& shape, int stage) {
-  const auto forward = passes(shape, stage, Kind::forward);
-  const auto backward = passes(shape, stage, Kind::backward);
+  const int in_turn = micro_batches_in_turn(shape);
+  const auto forward = passes(shape, stage, Kind::forward, in_turn);
+  const auto backward = passes(shape, stage, Kind::backward, in_turn);
   const auto warm_up = static_cast<std::size_t>(warm_up_of(shape, stage));
   std::vector<PipelineAction> order(forward.begin(),
                                     forward.begin() + static_cast<std::ptrdiff_t>(warm_up));
@@ -94,15 +95,9 @@ const char* name_of(Kind kind) {
   return "";
 }
 
-}  // namespace
-
-std::string describe(const PipelineAction& action) {
-  return fmt::format("{} of micro-batch {} in chunk {}", name_of(action.kind), action.micro_batch,
-                     action.chunk);
-}
-
-std::vector<PipelineAction> pipeline_actions(const PipelineShape& shape, int stage) {
-  const auto order = ordered_passes(shape, stage);
+/// Puts a receive before and a send behind each pass that needs one.
+std::vector<PipelineAction> with_transfers(const std::vector<PipelineAction>& order,
+                                           const PipelineShape& shape) {
   std::vector<PipelineAction> actions;
   const auto add = [&](const std::optional<PipelineAction>& action) {
     if (action) actions.push_back(*action);
@@ -116,12 +111,37 @@ std::vector<PipelineAction> pipeline_actions(const PipelineShape& shape, int sta
   return actions;
 }
 
+}  // namespace
+
+std::string describe(const PipelineAction& action) {
+  return fmt::format("{} of micro-batch {} in chunk {}", name_of(action.kind), action.micro_batch,
+                     action.chunk);
+}
+
+std::vector<PipelineAction> pipeline_actions(const PipelineShape& shape, int stage) {
+  return with_transfers(ordered_passes(shape, stage), shape);
+}
+
+std::vector<PipelineAction> evaluation_actions(const PipelineShape& shape, int stage) {
+  return with_transfers(passes(shape, stage, Kind::forward, shape.stages), shape);
+}
+
 int max_in_flight(const std::vector<PipelineAction>& actions, int chunk) {
   int now = 0, max = 0;
   for (const auto& action : actions) {
     if (action.chunk != chunk) continue;
     if (action.kind == Kind::forward) max = std::max(max, ++now);
     if (action.kind == Kind::backward) --now;
+  }
+  return max;
+}
+
+int max_in_flight(const PipelineShape& shape) {
+  int max = 0;
+  for (int stage = 0; stage < shape.stages; ++stage) {
+    const auto actions = pipeline_actions(shape, stage);
+    for (int chunk = stage; chunk < shape.all_chunks(); chunk += shape.stages)
+      max = std::max(max, max_in_flight(actions, chunk));
   }
   return max;
 }

@@ -44,8 +44,14 @@ std::string describe(const PipelineAction& action);
 /// a user error if interleaved chunks do not divide the micro-batches into rounds. Pure.
 std::vector<PipelineAction> pipeline_actions(const PipelineShape& shape, int stage);
 
+/// Returns all that a stage does to evaluate `micro_batches` batches, forward passes only: chunk by
+/// chunk as many batches as there are stages, so that all stages are at work. Pure.
+std::vector<PipelineAction> evaluation_actions(const PipelineShape& shape, int stage);
+
 /// Returns how many micro-batches are at most between their forward and backward pass in a chunk.
 int max_in_flight(const std::vector<PipelineAction>& actions, int chunk);
+/// The same, in any chunk.
+int max_in_flight(const PipelineShape& shape);
 
 /// Returns the fraction of a step's passes for which a stage waits if all passes of a kind take the
 /// same time: (p - 1) / (v m).

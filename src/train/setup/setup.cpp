@@ -197,11 +197,6 @@ std::string check_pipeline(const Inputs& in, const PipelineShape& shape) {
              in.pipeline.chunks == 1 ? "layers" : "chunks");
     return "";
   }
-  validate(in.model.num_experts == 0 || !in.model.output_router_logits ||
-               in.model.router_aux_loss_coef == 0,
-           "mesh.axes.pipeline is {}, but model.output_router_logits adds a loss on the routers of "
-           "all layers together, which no stage has; set it to false, or use mesh.axes.expert",
-           stages);
   validate(
       in.pipeline.chunks == 1 || in.sharding.wrap.wrap == sharding::Wrap::layer,
       "pipeline.chunks is {}, but with sharding.wrap={} one unit has weights of several chunks; "

@@ -25,8 +25,7 @@ BatchFeed::BatchFeed(const comm::Communicator& world, const Setup& setup,
       mesh_(mesh),
       context_(context),
       data_ranks_(setup.mesh.group(setup.mesh.gradient_axes(), world.rank())),
-      micro_batches_(static_cast<std::size_t>(setup.micro_batches), empty_batch()),
-      validation_batch_(empty_batch()) {
+      micro_batches_(static_cast<std::size_t>(setup.micro_batches), empty_batch()) {
   for (const auto& tokens : setup.validation_tokens)
     validation_.push_back(setup.validation_data(tokens, world.rank()));
 }
@@ -53,20 +52,26 @@ std::int64_t BatchFeed::read_step() {
   return sum_over_data_ranks(valid);
 }
 
+std::vector<model::Batch> BatchFeed::validation_batches(std::size_t set, std::int64_t first,
+                                                        std::int64_t count) {
+  validation_batches_.resize(static_cast<std::size_t>(count), empty_batch());
+  for (auto& batch : validation_batches_) read_validation(set, first++, batch);
+  return to_device(validation_batches_);
+}
+
 /// If data cannot be read, the other ranks do not know: this one joins their collectives to the
 /// end, with empty batches.
-model::Batch BatchFeed::validation_batch(std::size_t set, std::int64_t k) {
+void BatchFeed::read_validation(std::size_t set, std::int64_t k, data::TokenBatch& batch) {
   const Inputs& in = setup_.inputs;
   try {
     data::TokenBatch whole(in.train.micro_batch, in.data.sequence_length);
     if (!unreadable_) validation_.at(set).read(k, whole);
-    take(validation_batch_, whole);
+    take(batch, whole);
   } catch (const std::exception&) {
     unreadable_ = std::current_exception();
-    validation_batch_ = empty_batch();
+    batch = empty_batch();
   }
-  validated_ += valid_targets(validation_batch_);
-  return to_device({&validation_batch_, 1}).front();
+  validated_ += valid_targets(batch);
 }
 
 std::int64_t BatchFeed::end_validation() {

@@ -38,13 +38,15 @@ class BatchFeed {
 
   /// Returns the batches per rank in a validation set (Inputs::validation_sets()).
   std::int64_t validation_batches(std::size_t set) const { return validation_.at(set).batches(); }
-  /// Reads batch `k` of a validation set and copies it likewise.
-  model::Batch validation_batch(std::size_t set, std::int64_t k);
+  /// Reads the batches [first, first + count) of a validation set and copies them likewise.
+  std::vector<model::Batch> validation_batches(std::size_t set, std::int64_t first,
+                                               std::int64_t count);
   /// Ends the pass over a validation set: returns the number of valid targets that all ranks have
   /// read in it. Throws if data could not be read. Collective.
   std::int64_t end_validation();
 
  private:
+  void read_validation(std::size_t set, std::int64_t k, data::TokenBatch& batch);
   data::TokenBatch empty_batch() const;
   void take(data::TokenBatch& batch, const data::TokenBatch& whole) const;
   std::vector<model::Batch> to_device(std::span<data::TokenBatch> batches);
@@ -59,7 +61,7 @@ class BatchFeed {
   std::vector<data::TokenBatch> micro_batches_;  ///< for the current step
   double seconds_waited_ = 0;
   std::vector<data::ValidationData> validation_;  ///< a set each
-  data::TokenBatch validation_batch_;
+  std::vector<data::TokenBatch> validation_batches_;
   std::int64_t validated_ = 0;                       ///< valid targets so far
   std::exception_ptr unreadable_;                    ///< error in a validation set
   device::Staging ids_, targets_, document_starts_;  ///< for the batches on the device
