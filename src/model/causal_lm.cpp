@@ -103,6 +103,7 @@ void CausalLM::forward(Weights& weights, const Batch& batch, const Place& place,
 /// Leaves the residual stream behind the chunk in `out`, or with the chunk if that is the last one.
 void CausalLM::run_forward(const BlockContext& ctx, const Batch& batch, ChunkPass& chunk,
                            const Tensor& in, const Tensor& out) {
+  if (activations_.offload) activations_.offload->before_forward(stream_, chunk.first_kept);
   const Tensor input = chunk.blocks.front()->input();
   if (chunk.layers.first == 0)
     embed(ctx, table_, activations_, input, batch.tokens);
@@ -249,7 +250,8 @@ void CausalLM::layers_backward(const BlockContext& ctx, const ChunkPass& chunk,
                                const Tensor& tokens) {
   for (std::size_t i = chunk.blocks.size(); i-- > 0;) {
     if (!table_.has_backward(chunk.layers.first + i)) return;
-    if (activations_.offload) activations_.offload->before_backward(stream_, i);
+    if (activations_.offload)
+      activations_.offload->before_backward(stream_, chunk.first_kept + i, chunk.first_kept);
     chunk.blocks[i]->backward(ctx);
   }
   if (chunk.layers.first == 0 && table_.backward_end() == table_.root)

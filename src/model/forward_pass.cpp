@@ -87,9 +87,10 @@ Residual run_layers(const BlockContext& ctx, const ParameterTable& table, const 
   Residual hidden{chunk.blocks.front()->input(), {}};
   for (std::size_t i = 0; i < chunk.blocks.size(); ++i) {
     const auto& of_layer = table.has_backward(chunk.layers.first + i) ? ctx : frozen;
-    if (a.offload) a.offload->before_forward(ctx.stream, i);
+    if (a.offload) a.offload->before_forward(ctx.stream, chunk.first_kept + i);
     hidden = chunk.blocks[i]->forward(of_layer, hidden);
-    if (a.offload && of_layer.pass == Pass::forward) a.offload->after_forward(ctx.stream, i);
+    if (a.offload && of_layer.pass == Pass::forward)
+      a.offload->after_forward(ctx.stream, chunk.first_kept + i);
   }
   return hidden;
 }

@@ -143,14 +143,19 @@ TEST_P(Chunks, GiveTheGradientsOfTheWholeModel) {
     expect_near(seen, expected);
 
     Model alternating(config, memory, two_in_flight);
-    alternating.forward(0);
-    for (int i = 0; i < micro_batches; ++i) {
-      if (i + 1 < micro_batches) alternating.forward(i + 1);
-      alternating.backward(i);
+    auto with_offload = memory;
+    with_offload.activation_offload = true;
+    Model offloaded(config, with_offload, two_in_flight);
+    for (auto* model : {&alternating, &offloaded}) {
+      model->forward(0);
+      for (int i = 0; i < micro_batches; ++i) {
+        if (i + 1 < micro_batches) model->forward(i + 1);
+        model->backward(i);
+      }
+      const auto again = model->result();
+      EXPECT_EQ(again.loss, seen.loss);
+      EXPECT_EQ(again.gradients, seen.gradients);
     }
-    const auto again = alternating.result();
-    EXPECT_EQ(again.loss, seen.loss);
-    EXPECT_EQ(again.gradients, seen.gradients);
   }
 }
 

@@ -71,6 +71,7 @@ void draw(train::Inputs& in, int ranks, std::mt19937& random) {
   in.memory.activation_checkpointing =
       one_of({ActivationCheckpointing::none, ActivationCheckpointing::selective,
               ActivationCheckpointing::full});
+  in.memory.activation_offload = one_of({false, true});
   const bool may_have_chunks =
       in.mesh.pipeline <= 4 && in.sharding.wrap.wrap == sharding::Wrap::layer;
   in.pipeline.chunks = may_have_chunks ? one_of({1, 2}) : 1;
@@ -80,11 +81,12 @@ void draw(train::Inputs& in, int ranks, std::mt19937& random) {
 std::string describe(const train::Inputs& in) {
   return fmt::format(
       "pipeline {} x {}, replicate {}, shard {}, context {}, tensor {}, {}, wrap {}, tied {}, "
-      "offload {}, checkpointing {}",
+      "offload {}, checkpointing {}, activation offload {}",
       in.mesh.pipeline, in.pipeline.chunks, in.mesh.replicate, in.mesh.shard, in.mesh.context,
       in.mesh.tensor, sharding::name_of(in.sharding.strategy),
       static_cast<int>(in.sharding.wrap.wrap), in.model.tie_word_embeddings,
-      static_cast<int>(in.sharding.offload), static_cast<int>(in.memory.activation_checkpointing));
+      static_cast<int>(in.sharding.offload), static_cast<int>(in.memory.activation_checkpointing),
+      in.memory.activation_offload);
 }
 
 // With 2, 4, 6 and 8 ranks: 32 meshes.

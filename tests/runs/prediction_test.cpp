@@ -359,6 +359,7 @@ TEST_P(PipelinePredicted, TakesWhatIsPlanned) {
   in.pipeline.chunks = chunks;
   in.sharding.offload = chunks == 1 ? sharding::Offload::none : sharding::Offload::optimizer;
   in.memory.activation_checkpointing = checkpointing;
+  in.memory.activation_offload = stages == 2;
   in.precision.parameters = dtype;
   in.train.global_batch = in.train.micro_batch * 16;
   expect_as_planned(in);

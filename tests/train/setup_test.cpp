@@ -108,9 +108,6 @@ TEST_F(SetupTest, RefusesWhatStagesCannotDo) {
   EXPECT_EQ(refusal([](Inputs& in) { in.mesh.pipeline = 1, in.pipeline.chunks = 2; }),
             "pipeline.chunks is set, but there are no stages; set mesh.axes.pipeline, or leave it "
             "out");
-  EXPECT_EQ(refusal([](Inputs& in) { in.memory.activation_offload = true; }),
-            "mesh.axes.pipeline is 2, but memory.activation_offload knows no stages yet; use "
-            "memory.activation_checkpointing");
   EXPECT_EQ(refusal([](Inputs& in) {
               in.pipeline.chunks = 2;
               in.sharding.wrap.wrap = sharding::Wrap::none;

@@ -4,9 +4,9 @@
 
 namespace llamesh::model {
 
-ActivationOffload::ActivationOffload(const std::vector<Tensor>& kept) {
+ActivationOffload::ActivationOffload(const std::vector<Tensor>& kept, std::size_t staying) {
   const device::ScopedMemoryTag use(device::MemoryUse::activations);
-  const auto copied = kept.size() - places;
+  const auto copied = kept.size() - staying;
   std::int64_t bytes = 0;
   for (std::size_t i = 0; i < copied; ++i) bytes += kept[i].bytes();
   host_ = device::Buffer::in(device::MemoryKind::host, bytes);
@@ -18,7 +18,7 @@ ActivationOffload::ActivationOffload(const std::vector<Tensor>& kept) {
 }
 
 void ActivationOffload::before_forward(device::Stream& compute, std::size_t layer) {
-  if (layer >= places && layer < layers_.size()) compute.wait(layers_[layer - places].stored);
+  if (layer < layers_.size()) compute.wait(stored_[layer % places]);
 }
 
 void ActivationOffload::after_forward(device::Stream& compute, std::size_t layer) {
@@ -27,15 +27,26 @@ void ActivationOffload::after_forward(device::Stream& compute, std::size_t layer
   copies_.to_host.wait(compute.record());
   l.stored = device::download_async(copies_.to_host, l.on_host, l.kept);
   l.is_stored = true;
+  stored_[layer % places] = l.stored;
 }
 
-void ActivationOffload::before_backward(device::Stream& compute, std::size_t layer) {
-  if (layer < layers_.size()) compute.wait(layers_[layer].here);
-  if (layer == 0 || !std::exchange(layers_[layer - 1].is_stored, false)) return;
-  Layer& next = layers_[layer - 1];
-  copies_.to_device.wait(next.stored);
-  copies_.to_device.wait(compute.record());  // the layer that had the slot before
-  next.here = device::upload_async(copies_.to_device, next.kept, next.on_host);
+void ActivationOffload::before_backward(device::Stream& compute, std::size_t layer,
+                                        std::size_t first) {
+  if (layer < layers_.size()) {
+    fetch(compute, layer);
+    compute.wait(layers_[layer].here);
+  }
+  if (layer > first) fetch(compute, layer - 1);
+}
+
+/// Copies a layer's data back, unless it is there.
+void ActivationOffload::fetch(device::Stream& compute, std::size_t layer) {
+  Layer& l = layers_[layer];
+  if (!std::exchange(l.is_stored, false)) return;
+  copies_.to_device.wait(l.stored);
+  copies_.to_device.wait(stored_[layer % places]);
+  copies_.to_device.wait(compute.record());  // the layer that had the place before
+  l.here = device::upload_async(copies_.to_device, l.kept, l.on_host);
 }
 
 }  // namespace llamesh::model

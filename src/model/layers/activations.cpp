@@ -36,24 +36,30 @@ Activations::Activations(const ModelConfig& config, const ParameterTable& table,
   };
   make_passes(chunks.empty() ? std::vector{LayerRange{0, table.layers.size()}} : chunks);
   std::set<std::size_t> kinds;
+  std::size_t layers_so_far = 0;
   for (auto& of_chunk : passes_)
-    for (auto& of_micro_batch : of_chunk)
+    for (auto& of_micro_batch : of_chunk) {
+      of_micro_batch.first_kept = layers_so_far;
+      layers_so_far += of_micro_batch.layers.last - of_micro_batch.layers.first;
       for (auto i = of_micro_batch.layers.first; i < of_micro_batch.layers.last; ++i) {
         of_micro_batch.blocks.push_back(make_block(i));
         kinds.insert(last_of_kind_[i]);
       }
+    }
   for (const auto i : kinds)
     if (!is_whole() || (offloads(pass) && i + 1 < table.layers.size()))
       templates_[i] = make_block(i);
   buffer = device::Buffer(plan_at(nullptr, pass), device::Counted::no);
   plan(pass);
-  if (offloads(pass)) offload = std::make_unique<ActivationOffload>(in_turns_);
+  if (offloads(pass))
+    offload =
+        std::make_unique<ActivationOffload>(in_turns_, is_whole() ? ActivationOffload::places : 0);
 }
 
 void Activations::make_passes(const std::vector<LayerRange>& chunks) {
   for (const auto& layers : chunks) {
     auto& of_chunk = passes_.emplace_back();
-    for (int i = 0; i < layers.in_flight; ++i) of_chunk.push_back({layers, {}, {}, {}});
+    for (int i = 0; i < layers.in_flight; ++i) of_chunk.push_back({layers, 0, {}, {}, {}});
   }
 }
 
@@ -76,7 +82,7 @@ void Activations::plan_blocks(ArenaAllocator& plan, const PassShape& pass) {
   last_block.plan(plan, pass, checkpointing_of(blocks.size() - 1), nullptr, nullptr);
   if (offloads(pass)) {
     plan_templates(plan, pass, ActivationCheckpointing::full);
-    in_turns_ = plan_in_turns(plan, pass);
+    in_turns_ = plan_in_turns(plan, pass, &last_block);
     return;
   }
   for (std::size_t i = blocks.size() - 1; i-- > 0;)
@@ -90,14 +96,15 @@ void Activations::plan_passes(ArenaAllocator& plan, const PassShape& pass) {
   plan_templates(plan, pass,
                  recomputes ? ActivationCheckpointing::none : ActivationCheckpointing::full);
   const Block* shared = templates_.begin()->second.get();
+  if (offloads(pass))
+    in_turns_ = plan_in_turns(plan, pass, shared);
+  else
+    for (const auto& [block, layer] : blocks_in_turns())
+      block->plan(plan, pass, checkpointing_of(layer), shared, alike(layer));
   for (auto& of_chunk : passes_)
-    for (auto& [layers, blocks, output, hidden] : of_chunk) {
-      for (std::size_t i = 0; i < blocks.size(); ++i)
-        blocks[i]->plan(plan, pass, checkpointing_of(layers.first + i), shared,
-                        alike(layers.first + i));
-      if (layers.last == table_.layers.size())
-        output = plan.take(pass.dtype, {pass.residual.rows, pass.residual.cols});
-    }
+    for (auto& of_micro_batch : of_chunk)
+      if (of_micro_batch.layers.last == table_.layers.size())
+        of_micro_batch.output = plan.take(pass.dtype, {pass.residual.rows, pass.residual.cols});
 }
 
 /// `checkpointing`: the mode whose tensors are there for attention, if no layer has them.
@@ -118,21 +125,35 @@ const Block* Activations::alike(std::size_t layer) const {
   return last == layer ? nullptr : whole().blocks[last].get();
 }
 
-/// Plans slots that all layers except the last use in turn, each as large as the largest layer.
-std::vector<Tensor> Activations::plan_in_turns(ArenaAllocator& plan, const PassShape& pass) {
-  const auto& blocks = whole().blocks;
-  const auto count = blocks.size() - 1;
-  const auto plan_layer = [&](std::size_t layer, std::byte* base) {
+/// Returns all blocks with their layers, in the order of ActivationOffload: without the last one of
+/// a whole model, whose backward pass follows its forward pass.
+std::vector<std::pair<Block*, std::size_t>> Activations::blocks_in_turns() const {
+  std::vector<std::pair<Block*, std::size_t>> all;
+  for (const auto& of_chunk : passes_)
+    for (const auto& of_micro_batch : of_chunk)
+      for (std::size_t i = 0; i < of_micro_batch.blocks.size(); ++i)
+        all.emplace_back(of_micro_batch.blocks[i].get(), of_micro_batch.layers.first + i);
+  if (is_whole()) all.pop_back();
+  return all;
+}
+
+/// Plans slots that layers use in turn, each as large as the largest layer.
+std::vector<Tensor> Activations::plan_in_turns(ArenaAllocator& plan, const PassShape& pass,
+                                               const Block* last) {
+  const auto blocks = blocks_in_turns();
+  const auto plan_layer = [&](std::size_t i, std::byte* base) {
+    const auto& [block, layer] = blocks[i];
     ArenaAllocator place(base);
-    blocks[layer]->plan(place, pass, checkpointing_of(layer), blocks.back().get(), alike(layer));
+    block->plan(place, pass, checkpointing_of(layer), last, alike(layer));
     return Tensor(base, DType::f32, {place.bytes() / size_of(DType::f32)});
   };
   std::int64_t numel = 0;
-  for (std::size_t i = 0; i < count; ++i) numel = std::max(numel, plan_layer(i, nullptr).numel());
+  for (std::size_t i = 0; i < blocks.size(); ++i)
+    numel = std::max(numel, plan_layer(i, nullptr).numel());
   std::array<Tensor, ActivationOffload::places> places;
   for (auto& place : places) place = plan.take(DType::f32, {numel});
   std::vector<Tensor> kept;
-  for (std::size_t i = 0; i < count; ++i)
+  for (std::size_t i = 0; i < blocks.size(); ++i)
     kept.push_back(plan_layer(i, static_cast<std::byte*>(places[i % places.size()].data())));
   return kept;
 }

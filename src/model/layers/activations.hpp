@@ -26,6 +26,7 @@ struct LayerRange {
 /// A chunk's layers with what they keep for one micro-batch.
 struct ChunkPass {
   LayerRange layers;
+  std::size_t first_kept = 0;                  ///< number of its first layer in ActivationOffload
   std::vector<std::unique_ptr<Block>> blocks;  ///< of these layers
   /// (M', D') residual stream after the last layer, of the last chunk of several; else empty.
   Tensor output;
@@ -71,7 +72,8 @@ class Activations {
   Tensor loss_parts;      ///< (t loss_chunk 3) fp32, for t ranks that each have a part of V
   Tensor losses;          ///< (M) fp32
   device::Buffer buffer;  ///< counted as in use only while a step claims it
-  /// Set with MemoryOptions::activation_offload if there are enough layers.
+  /// Set with MemoryOptions::activation_offload if there are enough layers. The last one of a whole
+  /// model stays out of it.
   std::unique_ptr<ActivationOffload> offload;
 
  private:
@@ -79,15 +81,16 @@ class Activations {
   std::int64_t plan_at(std::byte* base, const PassShape& pass);
   void plan_blocks(ArenaAllocator& plan, const PassShape& pass);
   void plan_passes(ArenaAllocator& plan, const PassShape& pass);
-  std::vector<Tensor> plan_in_turns(ArenaAllocator& plan, const PassShape& pass);
+  std::vector<Tensor> plan_in_turns(ArenaAllocator& plan, const PassShape& pass, const Block* last);
+  std::vector<std::pair<Block*, std::size_t>> blocks_in_turns() const;
   /// Returns true if a backward pass always follows its forward pass, through all layers.
   bool is_whole() const {
     return passes_.size() == 1 && passes_.front().size() == 1 &&
            whole().blocks.size() == table_.layers.size();
   }
   bool offloads(const PassShape& pass) const {
-    return memory_.activation_offload && pass.has_backward() && is_whole() &&
-           ActivationOffload::helps(table_.layers.size());
+    return memory_.activation_offload && pass.has_backward() &&
+           ActivationOffload::helps(blocks_in_turns().size());
   }
   ActivationCheckpointing checkpointing_of(std::size_t layer) const;
   void plan_templates(ArenaAllocator& plan, const PassShape& pass,

@@ -202,10 +202,6 @@ std::string check_pipeline(const Inputs& in, const PipelineShape& shape) {
       "pipeline.chunks is {}, but with sharding.wrap={} one unit has weights of several chunks; "
       "use sharding.wrap=layer",
       in.pipeline.chunks, in.sharding.wrap.wrap == sharding::Wrap::size ? "size" : "none");
-  validate(!in.memory.activation_offload,
-           "mesh.axes.pipeline is {}, but memory.activation_offload knows no stages yet; use "
-           "memory.activation_checkpointing",
-           stages);
   pipeline_actions(shape, 0);  // throws if the micro-batches do not fit
   if (shape.micro_batches >= stages) return "";
   return fmt::format(
