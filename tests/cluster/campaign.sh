@@ -70,7 +70,7 @@ sbatch() {
 start() {
   within 30 controller_answers
   PATH=$work/late:$PATH LLAMESH_HEALTH=off SPARES=$spares submit $template "$1" --nodes="$((size + spares))" --ntasks-per-node="$per_node" --cpus-per-task=1 \
-    --overcommit "${@:2}" -- sharding.strategy="$strategy" ${stages:+mesh.axes.pipeline="$stages"} "${memory[@]}"
+    --overcommit "${@:2}" -- sharding.strategy="$strategy" ${stages:+mesh.axes.pipeline="$stages" model.num_hidden_layers=4} "${memory[@]}"
 }
 controller_answers() { scontrol ping 2>/dev/null | grep -q UP; }
 has_ended() { state_is COMPLETED FAILED CANCELLED TIMEOUT NODE_FAIL; }

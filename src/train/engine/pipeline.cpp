@@ -126,7 +126,8 @@ void Pipeline::evaluate(model::CausalLM& model, sharding::Fsdp& fsdp,
 
 void Pipeline::run(const Passes& passes, const std::vector<PipelineAction>& actions) {
   const auto use = passes.model.use_activations();
-  for (const auto& action : actions) switch (action.kind) {
+  for (const auto& action : actions) {
+    switch (action.kind) {
       case Kind::forward:
       case Kind::backward:
         run_pass(passes, action);
@@ -144,6 +145,7 @@ void Pipeline::run(const Passes& passes, const std::vector<PipelineAction>& acti
         send(gradients_out_, subject_of(action));
         break;
     }
+  }
 }
 
 void Pipeline::run_pass(const Passes& p, const PipelineAction& pass) {
