@@ -112,7 +112,7 @@ class Sweep {
     std::vector<Stages> sizes;
     for (const int stages : values("mesh.axes.pipeline", inputs_.mesh.pipeline, counts))
       for (const int chunks : values("pipeline.chunks", inputs_.pipeline.chunks, {1, 4}))
-        if (chunks == 1 || (stages > 1 && stages * chunks <= layers))
+        if (chunks == 1 || (stages > 1 && std::int64_t{stages} * chunks <= layers))
           sizes.push_back({stages, chunks});
     return sizes;
   }

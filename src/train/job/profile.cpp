@@ -70,6 +70,7 @@ json arguments_of(const TraceEvent& event, std::int64_t origin) {
     arguments[category == "wait"         ? "for"
               : category == "collective" ? "unit"
               : category == "pass"       ? "module"
+              : category == "stage"      ? "of"
                                          : "number"] = subject;
   if (category == "collective") arguments["kind"] = event.name.data();
   if (category == "pass") arguments["pass"] = event.name.data();
