@@ -599,7 +599,7 @@ freeze_rank() {
 frozen_rank() { freeze_rank; }
 frozen_rank_in_a_stage() {
   freeze_rank mesh.axes.pipeline=2 sharding.strategy=full_shard train.global_batch=24
-  # Rank 0, in the stage before it, has sent what it could.
+  # The others wait for its shards, for its stage, or at the end of a step for its loss.
   grep -qE '"axis": "(pipeline[^"]*|shard|world)"' runs/tiny/failure.json || bad "failure.json does not say where the others wait: $(cat runs/tiny/failure.json)"
 }
 frozen_rank_with_experts() {

@@ -52,16 +52,16 @@ std::int64_t BatchFeed::read_step() {
   return sum_over_data_ranks(valid);
 }
 
-std::vector<model::Batch> BatchFeed::validation_batches(std::size_t set, std::int64_t first,
-                                                        std::int64_t count) {
+std::vector<model::Batch> BatchFeed::read_validation(std::size_t set, std::int64_t first,
+                                                     std::int64_t count) {
   validation_batches_.resize(static_cast<std::size_t>(count), empty_batch());
-  for (auto& batch : validation_batches_) read_validation(set, first++, batch);
+  for (auto& batch : validation_batches_) read_validation_batch(set, first++, batch);
   return to_device(validation_batches_);
 }
 
 /// If data cannot be read, the other ranks do not know: this one joins their collectives to the
 /// end, with empty batches.
-void BatchFeed::read_validation(std::size_t set, std::int64_t k, data::TokenBatch& batch) {
+void BatchFeed::read_validation_batch(std::size_t set, std::int64_t k, data::TokenBatch& batch) {
   const Inputs& in = setup_.inputs;
   try {
     data::TokenBatch whole(in.train.micro_batch, in.data.sequence_length);

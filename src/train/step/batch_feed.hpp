@@ -39,14 +39,14 @@ class BatchFeed {
   /// Returns the batches per rank in a validation set (Inputs::validation_sets()).
   std::int64_t validation_batches(std::size_t set) const { return validation_.at(set).batches(); }
   /// Reads the batches [first, first + count) of a validation set and copies them likewise.
-  std::vector<model::Batch> validation_batches(std::size_t set, std::int64_t first,
-                                               std::int64_t count);
+  std::vector<model::Batch> read_validation(std::size_t set, std::int64_t first,
+                                            std::int64_t count);
   /// Ends the pass over a validation set: returns the number of valid targets that all ranks have
   /// read in it. Throws if data could not be read. Collective.
   std::int64_t end_validation();
 
  private:
-  void read_validation(std::size_t set, std::int64_t k, data::TokenBatch& batch);
+  void read_validation_batch(std::size_t set, std::int64_t k, data::TokenBatch& batch);
   data::TokenBatch empty_batch() const;
   void take(data::TokenBatch& batch, const data::TokenBatch& whole) const;
   std::vector<model::Batch> to_device(std::span<data::TokenBatch> batches);

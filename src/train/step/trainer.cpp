@@ -151,7 +151,7 @@ double Trainer::evaluate(const OnProgress& on_progress, std::size_t set) {
   const auto batches = feed_.validation_batches(set);
   const std::int64_t at_once = setup_.pipeline.chunks > 1 ? setup_.pipeline.stages : 1;
   for (std::int64_t first = 0; first < batches; first += at_once) {
-    engine_.evaluate(feed_.validation_batches(set, first, std::min(at_once, batches - first)));
+    engine_.evaluate(feed_.read_validation(set, first, std::min(at_once, batches - first)));
     on_progress();
   }
   const double loss = engine_.model.take_loss();  // waits for the last collective
