@@ -41,14 +41,26 @@ struct e4m3 {
   }
 };
 
-enum class DType : std::uint8_t { f32, bf16, i32, e4m3 };
+enum class DType : std::uint8_t { f32, bf16, i32, e4m3, i8 };
 
 constexpr std::int64_t size_of(DType t) {
-  return t == DType::e4m3 ? 1 : t == DType::bf16 ? 2 : 4;
+  return t == DType::e4m3 || t == DType::i8 ? 1 : t == DType::bf16 ? 2 : 4;
 }
 
 constexpr std::string_view name_of(DType t) {
-  return t == DType::f32 ? "fp32" : t == DType::bf16 ? "bf16" : t == DType::i32 ? "int32" : "fp8";
+  switch (t) {
+    case DType::f32:
+      return "fp32";
+    case DType::bf16:
+      return "bf16";
+    case DType::i32:
+      return "int32";
+    case DType::e4m3:
+      return "fp8";
+    case DType::i8:
+      return "int8";
+  }
+  return "?";
 }
 /// Names of the dtypes that inputs may choose.
 inline EnumNames<DType> enum_names(DType) {
@@ -63,6 +75,8 @@ template <>
 inline constexpr DType dtype_of<std::int32_t> = DType::i32;
 template <>
 inline constexpr DType dtype_of<e4m3> = DType::e4m3;
+template <>
+inline constexpr DType dtype_of<std::int8_t> = DType::i8;
 template <class T>
 inline constexpr DType dtype_of<const T> = dtype_of<T>;
 

@@ -20,6 +20,36 @@ inline Tensor shaped_like(const Tensor& values, DType dtype, void* data) {
   return {data, dtype, {values.rows(), values.cols()}};
 }
 
+/// Numbers as codes in blocks with a scale each (Dettmers et al. 2022). They are divided into
+/// parts, one for each rank that exchanges them, and each part into blocks.
+struct BlockCodes {
+  static constexpr std::int64_t block = 256;         ///< numbers
+  static constexpr std::int64_t square_sums = 8192;  ///< rows that quantize_blocks() adds to
+
+  Tensor bytes;             ///< (P, part_bytes()) int8, dense: a part's codes, then its fp32 scales
+  std::int64_t part_numel;  ///< numbers in a part; the last parts may have fewer
+  int bits = 8;  ///< 8: codes from -127 to 127; 4: from -7 to 7, the first one in the low half
+
+  /// Returns the blocks in a part.
+  static constexpr std::int64_t blocks(std::int64_t part_numel) {
+    return (part_numel + block - 1) / block;
+  }
+  /// Returns the size of a part, a multiple of 64.
+  static constexpr std::int64_t part_bytes(std::int64_t part_numel, int bits) {
+    return (blocks(part_numel) * (block * bits / 8 + 4) + 63) / 64 * 64;
+  }
+  std::int64_t parts() const { return bytes.rows(); }
+  float largest_code() const { return bits == 8 ? 127.0F : 7.0F; }
+  /// Checks the shapes for this many numbers. `squares` may be empty.
+  void check(std::int64_t numel, const Tensor& squares = {}) const {
+    expects(!squares || squares.numel() == 2 * square_sums, "{} sums of squares", squares.numel());
+    expects(bytes.dtype() == DType::i8 && bytes.dense() && (bits == 8 || bits == 4) &&
+                bytes.cols() == part_bytes(part_numel, bits) && numel <= parts() * part_numel,
+            "{} numbers in {} parts of {} bytes, for {} numbers each", numel, parts(), bytes.cols(),
+            part_numel);
+  }
+};
+
 /// Arguments to rms_norm() and layer_norm(). With G > 1 groups, which only rms_norm() takes, x and
 /// y are (M, G D), inverse is (M, G), and there are no delta and no row_sums.
 struct RowNormCall {

@@ -53,6 +53,21 @@ extern const Kernel<void(Stream&, Tensor y, const Fp8Matrix& x, const Fp8Matrix&
                          Accumulate accumulate)>
     grouped_linear_fp8;
 
+// --- Codes for an exchange between ranks: int8 or int4 in blocks with a scale each (ZeRO++, Wang
+// et al. 2023). A block's scale is its largest magnitude over the largest code; codes are rounded
+// to nearest even. A block without a magnitude of 1e-30 becomes zeros, one with a number that is
+// not finite becomes NaN. ---
+
+/// q = x, dense, fp32 or bf16: at most as many numbers as its parts have; the others count as
+/// zeros. With `squares` (blocks of all parts, 2) fp32: per block, the sums of squares of the
+/// errors, and of x.
+extern const Kernel<void(Stream&, const BlockCodes& q, Tensor x, Tensor squares)> quantize_blocks;
+/// y = q, dense, fp32 or bf16, with at most as many numbers.
+extern const Kernel<void(Stream&, Tensor y, const BlockCodes& q)> dequantize_blocks;
+/// y (part_numel) fp32, dense = or += the sum of q's parts, in their order.
+extern const Kernel<void(Stream&, Tensor y, const BlockCodes& q, Accumulate accumulate)>
+    sum_block_parts;
+
 // --- Bias of a linear layer. y, dy (M, N) rows. ---
 
 /// y += b (N) in every row. Their dtypes may differ.

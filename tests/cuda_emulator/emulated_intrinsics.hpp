@@ -62,6 +62,10 @@ inline void __syncwarp() {
 
 inline constexpr unsigned full_warp = 0xFFFFFFFFU;
 
+inline std::int32_t __float2int_rn(float x) {
+  return std::isnan(x) ? 0 : static_cast<std::int32_t>(std::nearbyint(x));
+}
+
 template <class T>
 T __shfl_xor_sync(unsigned lanes, T value, int mask) {
   if (lanes != full_warp) throw std::runtime_error("only shuffles of a whole warp are emulated");

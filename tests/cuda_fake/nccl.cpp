@@ -65,7 +65,7 @@ void wait(MPI_Request request) {
 }
 
 std::size_t size_of(ncclDataType_t type) {
-  return type == ncclBfloat16 ? 2 : 4;
+  return type == ncclInt8 ? 1 : type == ncclBfloat16 ? 2 : 4;
 }
 
 std::vector<char> gathered(ncclComm_t comm, const void* mine, std::size_t bytes) {

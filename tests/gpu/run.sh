@@ -101,7 +101,7 @@ wide_runs() {
 }
 
 run_kernels() {
-  for name in elementwise layers norms tokens experts fp8 attention; do
+  for name in elementwise block_codes layers norms tokens experts fp8 attention; do
     tested "kernels: $name" "$name" $((40 + planning)) "$tests/gpu_ops" "gpu/ops_${name}_test.cpp"
   done
 }

@@ -58,6 +58,18 @@ class TestMatrix {
     upload();
   }
   double get(std::int64_t r, std::int64_t c) const { return read(bytes_, r, c); }
+  /// Returns an element of downloaded() bytes.
+  double read(const std::vector<std::byte>& bytes, std::int64_t r, std::int64_t c) const {
+    float number = 0;
+    bf16 rounded;
+    const auto* from = bytes.data() + place(r, c);
+    if (dtype_ == DType::f32) {
+      std::memcpy(&number, from, 4);
+      return static_cast<double>(number);
+    }
+    std::memcpy(&rounded, from, 2);
+    return static_cast<double>(static_cast<float>(rounded));
+  }
   /// Returns all bytes that the device holds now.
   std::vector<std::byte> downloaded() {
     std::vector<std::byte> bytes(bytes_.size());
@@ -94,17 +106,6 @@ class TestMatrix {
     const bf16 rounded(number);
     auto* to = bytes_.data() + place(r, c);
     dtype_ == DType::f32 ? std::memcpy(to, &number, 4) : std::memcpy(to, &rounded, 2);
-  }
-  double read(const std::vector<std::byte>& bytes, std::int64_t r, std::int64_t c) const {
-    float number = 0;
-    bf16 rounded;
-    const auto* from = bytes.data() + place(r, c);
-    if (dtype_ == DType::f32) {
-      std::memcpy(&number, from, 4);
-      return static_cast<double>(number);
-    }
-    std::memcpy(&rounded, from, 2);
-    return static_cast<double>(static_cast<float>(rounded));
   }
   void expect_surroundings_untouched(std::vector<std::byte> bytes, const char* what) const {
     for (std::int64_t r = 0; r < rows_; ++r)

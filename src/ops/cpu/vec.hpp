@@ -129,6 +129,22 @@ inline Vec sqrt(Vec v) {
 #endif
 }
 
+/// Rounds to the nearest integers, to even ones in the middle. NaN becomes any number.
+inline VecInt rounded(Vec v) {
+#if defined(__AVX512F__)
+  return std::bit_cast<VecInt>(_mm512_maskz_cvtps_epi32(0xffff, v));
+#elif defined(__AVX__)
+  return std::bit_cast<VecInt>(_mm256_cvtps_epi32(v));
+#elif defined(__SSE2__)
+  return std::bit_cast<VecInt>(_mm_cvtps_epi32(v));
+#else
+  VecInt result;
+  for (std::int64_t i = 0; i < vec_width; ++i)
+    result[i] = static_cast<std::int32_t>(std::nearbyint(v[i]));
+  return result;
+#endif
+}
+
 /// Returns e^x with a relative error below 2e-7; 0 below -87.3, infinity above 88.3, NaN for NaN.
 /// x = n ln 2 + r with |r| <= ln(2) / 2; e^r is its degree-7 Taylor polynomial.
 inline Vec exp(Vec x) {

@@ -14,6 +14,7 @@ set(LLAMESH_CUDA_KERNELS
     src/ops/cuda/attention/wgmma_attention_backward.cu
     src/ops/cuda/attention/wgmma_attention_forward.cu
     src/ops/cuda/bias.cu
+    src/ops/cuda/block_codes.cu
     src/ops/cuda/cross_entropy.cu
     src/ops/cuda/elementwise.cu
     src/ops/cuda/embedding.cu

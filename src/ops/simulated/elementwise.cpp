@@ -32,6 +32,18 @@ void dequantize_rows(Stream& stream, Tensor y, const Fp8Matrix& q) {
   move(stream, bytes_of(y, q.values, q.scales));
 }
 
+void quantize_blocks(Stream& stream, const BlockCodes& q, Tensor x, Tensor squares) {
+  move(stream, bytes_of(q.bytes, x, squares));
+}
+
+void dequantize_blocks(Stream& stream, Tensor y, const BlockCodes& q) {
+  move(stream, bytes_of(y, q.bytes));
+}
+
+void sum_block_parts(Stream& stream, Tensor y, const BlockCodes& q, Accumulate accumulate) {
+  move(stream, bytes_of(y, q.bytes) + if_added(accumulate, y));
+}
+
 void add_bias(Stream& stream, Tensor y, Tensor b) {
   move(stream, 2 * bytes_of(y) + bytes_of(b));
 }

@@ -21,6 +21,8 @@ ncclDataType_t type_of(const Tensor& tensor) {
       return ncclBfloat16;
     case DType::i32:
       return ncclInt32;
+    case DType::i8:
+      return ncclInt8;
     case DType::e4m3:
       break;  // only operands of a product are FP8
   }

@@ -1,0 +1,111 @@
+#include <limits>
+
+#include "test_matrix.hpp"
+
+namespace llamesh::test {
+namespace {
+
+class CudaBlockCodes : public EachDType {};
+INSTANTIATE_TEST_SUITE_P(Types, CudaBlockCodes, ::testing::Values(DType::f32, DType::bf16),
+                         dtype_name);
+
+/// Numbers as codes on both host and device.
+class TestCodes {
+ public:
+  TestCodes(std::int64_t parts, std::int64_t part_numel, int bits)
+      : parts_(parts),
+        part_numel_(part_numel),
+        bits_(bits),
+        bytes_(static_cast<std::size_t>(parts * ops::BlockCodes::part_bytes(part_numel, bits))),
+        device_(bytes_.size()) {
+    device_.upload(device_stream(), bytes_);
+  }
+  ops::BlockCodes host() { return at(bytes_.data()); }
+  ops::BlockCodes device() { return at(device_.data()); }
+  void expect_equal(const char* what) {
+    std::vector<std::byte> bytes(bytes_.size());
+    device_.download(device_stream(), bytes);
+    EXPECT_TRUE(bytes == bytes_) << what << ", seed " << seed;
+  }
+
+ private:
+  ops::BlockCodes at(void* data) const {
+    return {
+        .bytes = Tensor(data, DType::i8, {parts_, ops::BlockCodes::part_bytes(part_numel_, bits_)}),
+        .part_numel = part_numel_,
+        .bits = bits_};
+  }
+  std::int64_t parts_, part_numel_;
+  int bits_;
+  std::vector<std::byte> bytes_;
+  DeviceMemory device_;
+};
+
+TEST_P(CudaBlockCodes, AreTheSameBits) {
+  for (const std::int64_t part_numel : {1, 7, 64, 256, 257, 1000, 2048})
+    for (const int bits : {8, 4})
+      for (const double spread : {1e-31, 1.0, 1e30})
+        for (const std::int64_t offset : {0, 1}) {
+          SCOPED_TRACE(::testing::Message() << part_numel << ", " << bits << " bits, " << spread);
+          const std::int64_t parts = 3, numel = parts * part_numel - part_numel / 3;
+          TestMatrix x(dtype(), 1, numel, {0, offset}, spread);
+          TestCodes codes(parts, part_numel, bits);
+          ops::quantize_blocks(host_stream(), codes.host(), x.host(), {});
+          ops::cuda::quantize_blocks(device_stream(), codes.device(), x.device(), {});
+          codes.expect_equal("codes");
+          TestMatrix y(dtype(), 1, numel, {0, offset});
+          ops::dequantize_blocks(host_stream(), y.host(), codes.host());
+          ops::cuda::dequantize_blocks(device_stream(), y.device(), codes.device());
+          y.expect_equal(0, "numbers");
+        }
+}
+
+TEST_P(CudaBlockCodes, AddTheirSquares) {
+  for (const std::int64_t numel : {70, 100000})
+    for (const int bits : {8, 4}) {
+      TestMatrix x(dtype(), 1, numel);
+      TestMatrix squares(DType::f32, ops::BlockCodes::square_sums, 2, {}, 0);
+      TestCodes codes(1, numel, bits);
+      ops::quantize_blocks(host_stream(), codes.host(), x.host(), squares.host());
+      ops::cuda::quantize_blocks(device_stream(), codes.device(), x.device(), squares.device());
+      const auto device = squares.downloaded();
+      for (const std::int64_t column : {0, 1}) {
+        double here = 0, there = 0;
+        for (std::int64_t row = 0; row < ops::BlockCodes::square_sums; ++row) {
+          here += squares.get(row, column);
+          there += squares.read(device, row, column);
+        }
+        EXPECT_NEAR(there, here, 1e-5 * here) << column << " of " << numel;
+      }
+    }
+}
+
+TEST(CudaBlockCodesSum, AddsTheParts) {
+  for (const std::int64_t part_numel : {1, 70, 256, 1000})
+    for (const int bits : {8, 4})
+      for (const auto accumulate : {Accumulate::no, Accumulate::yes})
+        for (const std::int64_t offset : {0, 1}) {
+          TestMatrix x(DType::f32, 5, part_numel), sum(DType::f32, 1, part_numel, {0, offset});
+          TestCodes codes(5, part_numel, bits);
+          ops::quantize_blocks(host_stream(), codes.host(), x.host(), {});
+          ops::cuda::quantize_blocks(device_stream(), codes.device(), x.device(), {});
+          ops::sum_block_parts(host_stream(), sum.host(), codes.host(), accumulate);
+          ops::cuda::sum_block_parts(device_stream(), sum.device(), codes.device(), accumulate);
+          sum.expect_equal(1e-6, "sum");
+        }
+}
+
+TEST_P(CudaBlockCodes, NumbersThatAreNotFiniteMakeNan) {
+  for (const int bits : {8, 4})
+    for (const double bad : {std::numeric_limits<double>::infinity(), std::nan("")}) {
+      TestMatrix x(dtype(), 1, 600);
+      x.set(0, 300, bad);
+      TestCodes codes(1, 600, bits);
+      ops::quantize_blocks(host_stream(), codes.host(), x.host(), {});
+      ops::cuda::quantize_blocks(device_stream(), codes.device(), x.device(), {});
+      codes.expect_equal("codes");
+    }
+}
+
+}  // namespace
+}  // namespace llamesh::test
