@@ -114,6 +114,9 @@ constexpr std::array keys{
     ForeignName{"warmup_iters", "'schedule.warmup_steps'"},
     ForeignName{"warmup_ratio", "'schedule.warmup_steps', a number of steps"},
     ForeignName{"weight_decay_rate", "'optimizer.weight_decay'"},
+    ForeignName{"zero_hpz_partition_size", "'sharding.reshard_after_forward', a number of ranks"},
+    ForeignName{"zero_quantized_gradients", "'sharding.reduce_dtype'"},
+    ForeignName{"zero_quantized_weights", "'sharding.gather'"},
 };
 
 constexpr std::array values{

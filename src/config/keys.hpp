@@ -103,6 +103,9 @@ void parallel_keys(Io& io, Inputs& in) {
     io.key("min_numel", in.sharding.wrap.min_numel, at_least(1));
     io.key("reshard_after_forward", in.sharding.reshard_after_forward);
     io.key("reduce", in.sharding.reduce);
+    io.key("gather", in.sharding.gather);
+    io.key("gather_within_node", in.sharding.gather_within_node);
+    io.key("reduce_dtype", in.sharding.reduce_dtype);
     io.key("prefetch", in.sharding.prefetch, from_to(0, 4));
     io.bytes("prefetch_limit", in.sharding.prefetch_limit);
     io.key("offload", in.sharding.offload);

@@ -59,7 +59,7 @@ Fsdp::Fsdp(ShardedState& state, comm::DeviceMesh& mesh, const ShardingOptions& s
       partial_sums_(state, mesh) {
   if (state.memory() == device::MemoryKind::host) copies_.emplace();
   for (const auto& of_state : state.groups()) {
-    groups_.push_back(make_group(of_state));
+    groups_.push_back(make_group(of_state, sharding));
     for (const auto u : of_state.units) {
       units_[u].group = &groups_.back();
       units_[u].dtype = of_state.dtype(compute_dtype_);
@@ -87,9 +87,11 @@ Fsdp::Fsdp(ShardedState& state, comm::DeviceMesh& mesh, const ShardingOptions& s
 }
 
 /// Collective over the mesh.
-Fsdp::Group Fsdp::make_group(const ShardedState::Group& units) {
+Fsdp::Group Fsdp::make_group(const ShardedState::Group& units, const ShardingOptions& sharding) {
   auto& shard = mesh_.along(units.sharded);
-  auto& reductions = mesh_.reductions_along(units.sharded);
+  auto& reductions = mesh_.reductions_along(quantizes_reductions(units, sharding)
+                                                ? mesh_.innermost_within_node(units.sharded)
+                                                : units.sharded);
   auto& replicas = mesh_.along(units.replicas);
   const auto gathered_over = [dtype = units.dtype(compute_dtype_)](comm::DeviceMesh::Axis& axis) {
     return [&axis, dtype](std::int64_t numel) {
@@ -121,7 +123,35 @@ Fsdp::Group Fsdp::make_group(const ShardedState::Group& units) {
               SlotPool(leaves, count, /*behind=*/0)};
   if (group.secondary && group.secondary->collectives->shares_gathered())
     group.secondary_slots.emplace(gathered_over(*group.secondary), count, /*behind=*/0);
+  quantize_exchanges(group, units, sharding);
   return group;
+}
+
+/// Returns true if the units' gradients are quantized on their way to the ranks that share them.
+bool Fsdp::quantizes_reductions(const ShardedState::Group& units, const ShardingOptions& sharding) {
+  return sharding.reduce_dtype != ReduceDType::automatic && !units.frozen && !units.fp32 &&
+         !mesh_.along(units.sharded).within_node;
+}
+
+/// Collective over the mesh.
+void Fsdp::quantize_exchanges(Group& group, const ShardedState::Group& units,
+                              const ShardingOptions& sharding) {
+  if (units.fp32) return;
+  std::int64_t largest = 0;  // shard
+  for (const auto u : units.held) largest = std::max(largest, layout_.units()[u].shard_numel);
+  const auto& shard = group.shard;
+  if (sharding.gather == GatherDType::int8 && shard.size > 1 &&
+      (sharding.gather_within_node || !shard.within_node))
+    group.quantized_gather.emplace(group.shard, 1, largest, units.dtype(compute_dtype_));
+  if (group.quantized_gather && group.secondary && !shard.collectives->shares_gathered())
+    group.quantized_secondary.emplace(*group.secondary, shard.size / group.secondary->size, largest,
+                                      units.dtype(compute_dtype_));
+  const int bits = sharding.reduce_dtype == ReduceDType::int8 ? 8 : 4;
+  if (quantizes_reductions(units, sharding))
+    group.quantized_reductions.emplace(mesh_, units.sharded, largest, bits);
+  if (sharding.reduce_dtype != ReduceDType::automatic && !units.frozen &&
+      !group.replicas.within_node)
+    group.quantized_replicas.emplace(group.replicas, largest, bits);
 }
 
 /// Returns the ranks that jointly hold these units' secondary shards. Null if the units are not
@@ -171,7 +201,7 @@ void Fsdp::leave(model::ModuleId module, Pass pass) {
 }
 
 void Fsdp::unshard(std::size_t u, Pass pass) {
-  gather(u);
+  gather(u, pass);
   if (pass == Pass::backward && !layout_.units()[u].frozen) fetch_gradient_shard(u);
 }
 
@@ -185,7 +215,7 @@ Fsdp::Source Fsdp::source_of(std::size_t u) const {
           secondary_shard(unit)};
 }
 
-void Fsdp::gather(std::size_t u) {
+void Fsdp::gather(std::size_t u, Pass pass) {
   UnitState& unit = units_[u];
   if (unit.gathered) return;
   unit.gathered = true;
@@ -212,7 +242,17 @@ void Fsdp::gather(std::size_t u) {
   }
   axis.collectives->stream().wait(unit.weights_here);
   axis.collectives->set_subject(layout_.units()[u].name.c_str());
-  unit.ready = axis.collectives->all_gather(unit.parameters, shard, free);
+  auto& group = *unit.group;
+  // Codes that are about to be kept replace those of the last gather from them.
+  if (group.quantized_secondary) axis.collectives->stream().wait(unit.ready);
+  if (unit.has_secondary && group.quantized_secondary)
+    unit.ready = group.quantized_secondary->all_gather_codes(unit.parameters, shard, free);
+  else if (!unit.has_secondary && group.quantized_gather)
+    unit.ready = group.quantized_gather->all_gather(unit.parameters, shard, free);
+  else
+    unit.ready = axis.collectives->all_gather(unit.parameters, shard, free);
+  const bool keeps = group.quantized_secondary && pass == Pass::forward && !unit.has_secondary;
+  if (keeps) keep_secondary_codes(u);
   if (on_host) unit.group->weight_shards.release(u, unit.ready);
 }
 
@@ -288,7 +328,7 @@ void Fsdp::reshard(std::size_t u, Pass pass) {
   if (unit.stays_gathered) return;
   const auto [axis, slots, shard] = source_of(u);
   const bool keeps = pass == Pass::forward && unit.group->secondary != nullptr;
-  if (keeps && !unit.has_secondary) keep_secondary_shard(unit);
+  if (keeps && !unit.has_secondary) keep_secondary_shard(u);
   if (poison_ && (axis.size == 1 || !axis.collectives->shares_gathered()))
     device::set_bytes(compute_, unit.parameters, device::nan_bytes);
   if (poison_ && unit.has_secondary && !keeps)
@@ -298,12 +338,27 @@ void Fsdp::reshard(std::size_t u, Pass pass) {
 }
 
 Tensor Fsdp::secondary_shard(const UnitState& unit) const {
-  return unit.secondary.tensor(unit.dtype, {unit.secondary.bytes() / size_of(unit.dtype)});
+  const auto dtype = unit.group->quantized_secondary ? DType::i8 : unit.dtype;
+  return unit.secondary.tensor(dtype, {unit.secondary.bytes() / size_of(dtype)});
 }
 
-/// Copies this rank's secondary shard from the gathered unit.
-void Fsdp::keep_secondary_shard(UnitState& unit) {
+/// Copies this rank's secondary shard from the codes of the unit that has just been gathered.
+void Fsdp::keep_secondary_codes(std::size_t u) {
+  UnitState& unit = units_[u];
+  const auto& group = *unit.group;
+  const int parts = group.shard.size / group.secondary->size;
+  const auto numel = layout_.units()[u].shard_numel;
+  const device::ScopedMemoryTag use(device::MemoryUse::gathered_weights);
+  if (!unit.secondary) unit.secondary = device::Buffer(QuantizedGather::kept_bytes(parts, numel));
+  unit.ready = unit.group->quantized_gather->keep_parts(secondary_shard(unit),
+                                                        group.secondary->rank * parts, numel);
+}
+
+/// Copies this rank's secondary shard from the gathered unit, unless codes are kept.
+void Fsdp::keep_secondary_shard(std::size_t u) {
+  UnitState& unit = units_[u];
   const auto& group = *unit.group->secondary;
+  if (unit.group->quantized_secondary) return group.collectives->stream().wait(unit.ready);
   const auto numel = unit.parameters.numel() / group.size;
   const device::ScopedMemoryTag use(device::MemoryUse::gathered_weights);
   if (!unit.secondary) unit.secondary = device::Buffer(numel * size_of(unit.dtype));
@@ -342,6 +397,16 @@ void Fsdp::on_master_weights_updated(std::size_t u) {
     unit.weights_here = upload_weights(u, shard, state_.stream().record());
   else
     copies_->to_device.wait(state_.stream().record());
+}
+
+QuantizedTraffic Fsdp::take_quantization_squares() {
+  QuantizedTraffic taken;
+  for (auto& group : groups_) {
+    if (group.quantized_gather) taken.weights += group.quantized_gather->take_squares();
+    if (group.quantized_reductions) taken.gradients += group.quantized_reductions->take_squares();
+    if (group.quantized_replicas) taken.gradients += group.quantized_replicas->take_squares();
+  }
+  return taken;
 }
 
 double Fsdp::seconds_exposed_by_copies() const {

@@ -13,6 +13,7 @@
 #include "model/layers/weights.hpp"
 #include "sharding/micro_batch_tree.hpp"
 #include "sharding/partial_sums.hpp"
+#include "sharding/quantized_collectives.hpp"
 #include "sharding/sharded_state.hpp"
 #include "sharding/sharding_options.hpp"
 #include "sharding/slot_pool.hpp"
@@ -52,6 +53,9 @@ struct MicroBatch {
 /// accumulation in the next micro-batch. Two streams, one per direction, overlap these copies with
 /// computation.
 ///
+/// With sharding.gather and sharding.reduce_dtype, weights and gradients cross nodes as codes
+/// (quantized_collectives.hpp).
+///
 /// A frozen unit is gathered like any other, and has no gradients: nothing is reduced. Units that
 /// another pipeline stage holds are left out.
 ///
@@ -85,6 +89,9 @@ class Fsdp final : public model::Weights {
   /// Like on_master_weights_updated() for all units if only the masters changed: recreates their
   /// copies.
   void on_master_weights_loaded();
+  /// Returns what quantization has done to gathered weights and to reduced gradients since the last
+  /// call. Waits for the exchanges.
+  QuantizedTraffic take_quantization_squares();
   /// Returns the seconds for which copies to and from the host have blocked the compute stream so
   /// far.
   double seconds_exposed_by_copies() const;
@@ -101,7 +108,7 @@ class Fsdp final : public model::Weights {
   /// turns in.
   struct Group {
     comm::DeviceMesh::Axis& shard;
-    comm::DeviceMesh::Axis& reductions;  ///< the same ranks
+    comm::DeviceMesh::Axis& reductions;  ///< the same ranks, or with quantization those on a node
     comm::DeviceMesh::Axis& replicas;
     SlotPool gathered_slots;
     SlotPool gradient_slots;
@@ -112,6 +119,11 @@ class Fsdp final : public model::Weights {
     SlotPool weight_shards;
     SlotPool gradient_shards;
     SlotPool leaves;  ///< in the tree, for a unit whose gradients add up on this rank
+    // For what crosses nodes, or is to be quantized anyway.
+    std::optional<QuantizedGather> quantized_gather = {};
+    std::optional<QuantizedGather> quantized_secondary = {};  ///< from secondary shards as codes
+    std::optional<QuantizedReduceScatter> quantized_reductions = {};
+    std::optional<QuantizedAllReduce> quantized_replicas = {};
   };
   /// Source shard for a gather, with its axis and destination slots.
   struct Source {
@@ -127,8 +139,8 @@ class Fsdp final : public model::Weights {
     device::Event gradient_here;  ///< that copy can be added to
     device::Event weights_here;   ///< the device holds this step's weights
     Tensor parameters;            ///< unsharded: (padded_numel), while gathered
-    device::Buffer secondary;     ///< secondary shard: (padded_numel / ranks) compute dtype
-    bool has_secondary = false;   ///< valid for this micro-batch's forward pass
+    device::Buffer secondary;  ///< secondary shard: (padded_numel / ranks) compute dtype, or codes
+    bool has_secondary = false;  ///< valid for this micro-batch's forward pass
     Tensor gradients;  ///< unsharded: (padded_numel) reduce dtype, from first write to reduction
     Tensor total;      ///< unsharded, from the step's first micro-batch on: the tree's sum 0
     std::vector<device::Buffer> sums;  ///< the tree's sums from 1 on: (shard_numel or padded_numel)
@@ -153,17 +165,21 @@ class Fsdp final : public model::Weights {
       if (units_[u].held) visit(u);
   }
   bool holds_any(UnitRange range) const;
-  Group make_group(const ShardedState::Group& units);
+  Group make_group(const ShardedState::Group& units, const ShardingOptions& sharding);
+  void quantize_exchanges(Group& group, const ShardedState::Group& units,
+                          const ShardingOptions& sharding);
+  bool quantizes_reductions(const ShardedState::Group& units, const ShardingOptions& sharding);
   comm::DeviceMesh::Axis* secondary_axis(const ShardedState::Group& units);
   void unshard(std::size_t unit, model::Pass pass);
-  void gather(std::size_t unit);
+  void gather(std::size_t unit, model::Pass pass);
   Source source_of(std::size_t unit) const;
   device::Event upload_weights(std::size_t unit, const Tensor& to, const device::Event& free);
   void prefetch(UnitRange units, model::Pass pass);
   std::size_t units_between_micro_batches();
   bool stays_unsharded(std::size_t unit, model::Pass pass) const;
   void reshard(std::size_t unit, model::Pass pass);
-  void keep_secondary_shard(UnitState& unit);
+  void keep_secondary_shard(std::size_t unit);
+  void keep_secondary_codes(std::size_t unit);
   Tensor secondary_shard(const UnitState& unit) const;
   std::int64_t gathered_bytes(std::size_t unit) const;
   void allocate_gradients(std::size_t unit);

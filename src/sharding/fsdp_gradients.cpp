@@ -128,18 +128,25 @@ void Fsdp::reduce_deferred() {
   UnitState& unit = units_[u];
   auto& replicas = *unit.group->replicas.collectives;
   replicas.set_subject(layout_.units()[u].name.c_str());
-  unit.reduced = replicas.all_reduce(unit.gradient, unit.reduced);
+  auto& quantized = unit.group->quantized_replicas;
+  unit.reduced = quantized ? quantized->all_reduce(unit.gradient, unit.reduced)
+                           : replicas.all_reduce(unit.gradient, unit.reduced);
 }
 
 /// Starts the reduction over the shard axis, into the gradient shard or one of the tree's sums.
 void Fsdp::reduce_over_shards(std::size_t u) {
   UnitState& unit = units_[u];
   auto& reductions = *unit.group->reductions.collectives;
+  auto& quantized = unit.group->quantized_reductions;
   auto [sum, adds, carries] = place_of_reduction(unit);
-  reductions.stream().wait(unit.gradient_here);
-  reductions.set_subject(layout_.units()[u].name.c_str());
-  unit.reduced = reductions.reduce_scatter(sum_of(u, sum), unit.gradients,
-                                           adds ? Accumulate::yes : Accumulate::no, unit.reduced);
+  const auto accumulate = adds ? Accumulate::yes : Accumulate::no;
+  const auto reduce_by = [&](auto& collectives) {
+    collectives.stream().wait(unit.gradient_here);
+    collectives.set_subject(layout_.units()[u].name.c_str());
+    unit.reduced =
+        collectives.reduce_scatter(sum_of(u, sum), unit.gradients, accumulate, unit.reduced);
+  };
+  quantized ? reduce_by(*quantized) : reduce_by(reductions);
   unit.group->gradient_slots.release(u, unit.reduced);
   for (; carries > 0; --carries, --sum) {
     ops::add(reductions.stream(), sum_of(u, sum - 1), sum_of(u, sum));

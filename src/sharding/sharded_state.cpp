@@ -38,6 +38,7 @@ ShardedState::ShardedState(const ShardLayout& layout, comm::DeviceMesh& mesh,
       offload_(sharding.offload),
       keeps_copies_(offload_ == Offload::none && precision.parameters != DType::f32 &&
                     sharding.keep_bf16_weights == KeepBf16Weights::yes),
+      quantizes_within_node_(sharding.gather == GatherDType::int8 && sharding.gather_within_node),
       weights_(layout.units().size()) {
   const auto memory = offload_ == Offload::none ? MemoryKind::device : MemoryKind::host;
   const std::vector<Tensor> shards(layout.units().size());
@@ -195,7 +196,8 @@ void ShardedState::place_on_device(Group& group, comm::DeviceMesh::Axis& shard, 
                                    DType compute_dtype) {
   std::int64_t numel = 0;
   for (const auto u : group.held) numel += layout_.units()[u].shard_numel;
-  const bool gathered = dtype == compute_dtype && shard.collectives->shares_gathered();
+  const bool gathered = dtype == compute_dtype && shard.collectives->shares_gathered() &&
+                        !(quantizes_within_node_ && shard.size > 1);
   group.stays_gathered = gathered;
   if (numel == 0) return;
   const auto bytes = numel * size_of(dtype);

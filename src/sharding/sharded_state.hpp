@@ -114,7 +114,8 @@ class ShardedState {
   const ShardLayout& layout_;
   int rank_;
   Offload offload_;
-  bool keeps_copies_;  ///< in the compute dtype, on the device
+  bool keeps_copies_;           ///< in the compute dtype, on the device
+  bool quantizes_within_node_;  ///< gathers within a node, so shards cannot stay gathered there
   std::vector<Group> groups_;
   std::vector<device::Buffer> buffers_;
   ShardedTensor masters_, gradients_, frozen_;

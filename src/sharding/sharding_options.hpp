@@ -49,6 +49,26 @@ inline EnumNames<Reduce> enum_names(Reduce) {
   return {{{"auto", automatic}, {"each", each}, {"last", last}}};
 }
 
+/// Form in which weights are gathered.
+enum class GatherDType : std::uint8_t {
+  automatic,  ///< precision.parameters
+  int8,       ///< in blocks with a scale each (quantized_collectives.hpp), between nodes
+};
+inline EnumNames<GatherDType> enum_names(GatherDType) {
+  return {{{"auto", GatherDType::automatic}, {"int8", GatherDType::int8}}};
+}
+
+/// Form in which gradients go to other nodes.
+enum class ReduceDType : std::uint8_t {
+  automatic,  ///< precision.reduce over the ranks that share a unit, fp32 over replicas
+  int8,       ///< in blocks with a scale each
+  int4,
+};
+inline EnumNames<ReduceDType> enum_names(ReduceDType) {
+  using enum ReduceDType;
+  return {{{"auto", automatic}, {"int8", int8}, {"int4", int4}}};
+}
+
 /// `sharding:` section in the input file.
 struct ShardingOptions {
   Strategy strategy = Strategy::hybrid_shard;
@@ -57,6 +77,9 @@ struct ShardingOptions {
   WrapOptions wrap;
   ReshardAfterForward reshard_after_forward = ReshardAfterForward::by_strategy;
   Reduce reduce = Reduce::automatic;
+  GatherDType gather = GatherDType::automatic;
+  bool gather_within_node = false;  ///< in this form within nodes too
+  ReduceDType reduce_dtype = ReduceDType::automatic;
   int prefetch = 1;                 ///< units gathered ahead of the one in use
   std::int64_t prefetch_limit = 0;  ///< maximum bytes gathered ahead; 0: no limit
   Offload offload = Offload::none;

@@ -19,6 +19,13 @@ bool is_hybrid(Strategy s) {
   return s == Strategy::hybrid_shard || s == Strategy::hybrid_shard_zero2;
 }
 
+/// Returns how many ranks along the shard axis a node has room for: more than the axis has if
+/// several pipeline stages or replicas are on a node; 1 if nodes differ.
+int ranks_along_shard_on_node(const comm::MeshOptions& options, const comm::Topology& topology) {
+  return std::max(
+      1, topology.uniform_ranks_per_node() / (options.tensor * options.context * options.expert));
+}
+
 /// Returns the strategy's shard size if the input leaves it open. `groups` is the number of
 /// positions along replicate and shard.
 int natural_shard_size(Strategy strategy, const comm::MeshOptions& options,
@@ -32,9 +39,7 @@ int natural_shard_size(Strategy strategy, const comm::MeshOptions& options,
            "{} needs the same number of ranks on every node, but {} ranks are on {} nodes "
            "unevenly ({} on the first); change --ntasks-per-node or set mesh.axes.shard",
            name_of(strategy), world, topology.nodes, topology.ranks_on(0));
-  // Several pipeline stages may be on a node.
-  return std::gcd(std::max(1, per_node / (options.tensor * options.context * options.expert)),
-                  groups);
+  return std::gcd(ranks_along_shard_on_node(options, topology), groups);
 }
 
 /// Checks that the sizes fit the world and the strategy.
@@ -152,13 +157,16 @@ Reshard reshard_of(Strategy strategy, ReshardAfterForward wanted, int shard) {
   return ranks == shard ? Reshard::after_forward : Reshard::to_group;
 }
 
-comm::ParallelDims make_mesh(Strategy strategy, ReshardAfterForward reshard,
+comm::ParallelDims make_mesh(Strategy strategy, ReshardAfterForward reshard, SplitByNode by_node,
                              const comm::MeshOptions& options, const comm::Topology& topology,
                              const model::ParameterTable& table) {
   check_experts(table, options.expert);
   auto mesh = unsplit_mesh(strategy, options, topology);
-  const auto rule = reshard_of(strategy, reshard, mesh.group_size(mesh.named({"shard"})));
-  if (rule == Reshard::to_group) mesh = mesh.split("shard", static_cast<int>(reshard));
+  const int shard = mesh.group_size(mesh.named({"shard"}));
+  if (reshard_of(strategy, reshard, shard) == Reshard::to_group)
+    mesh = mesh.split("shard", static_cast<int>(reshard));
+  else if (by_node == SplitByNode::yes)
+    mesh = mesh.split("shard", std::gcd(ranks_along_shard_on_node(options, topology), shard));
   return tensor_axis_for(table, mesh);
 }
 

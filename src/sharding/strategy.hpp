@@ -57,14 +57,18 @@ Reshard reshard_of(Strategy strategy);
 /// no_shard has a rule.
 Reshard reshard_of(Strategy strategy, ReshardAfterForward wanted, int shard);
 
+/// Whether the shard axis is split into the ranks on a node and the nodes, so that collectives may
+/// run along either.
+enum class SplitByNode : bool { no, yes };
+
 /// Makes a run's mesh [replicate, pipeline, shard, expert, context, tensor], without those whose
 /// size is 1 except replicate and shard. Fills in `auto` sizes from the world and its nodes. Splits
-/// the shard axis if units are resharded to groups, and the tensor axis if its ranks share blocks
-/// of `table` (tensor_axis_for()). Throws a user error with the numbers if sizes do not multiply to
-/// the world size or contradict the strategy, if the experts in `table` do not divide among the
-/// expert axis, or if the tensor axis, the expert axis or a hybrid's shards would cross nodes.
-/// Pure.
-comm::ParallelDims make_mesh(Strategy strategy, ReshardAfterForward reshard,
+/// the shard axis if units are resharded to groups, or else if `by_node` wants it, and the tensor
+/// axis if its ranks share blocks of `table` (tensor_axis_for()). Throws a user error with the
+/// numbers if sizes do not multiply to the world size or contradict the strategy, if the experts in
+/// `table` do not divide among the expert axis, or if the tensor axis, the expert axis or a
+/// hybrid's shards would cross nodes. Pure.
+comm::ParallelDims make_mesh(Strategy strategy, ReshardAfterForward reshard, SplitByNode by_node,
                              const comm::MeshOptions& options, const comm::Topology& topology,
                              const model::ParameterTable& table);
 

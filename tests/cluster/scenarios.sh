@@ -1017,37 +1017,42 @@ preflight_bad_node() {
 # sent: prints the bytes that node1 and node2 have sent so far, in total.
 sent() { awk '$1 ~ /^veth[12]:/ { sum += $2 } END { printf "%.0f", sum }' /proc/net/dev; }
 
-# crossed STRATEGY STEPS: prints the bytes that a run sends. The model is so large that Slurm's and
+# crossed NAME STEPS KEYS...: prints the bytes that a run sends. The model is so large that Slurm's and
 # MPI's own traffic is small, and runs of 3 and 13 steps differ by exactly ten steps.
 crossed() {
-  local strategy=$1 length=$2 before
+  local name=$1 length=$2 before
   before=$(sent)
-  srun --mpi=pmix --nodelist=node[1-2] --ntasks-per-node=2 llamesh train inputs/tiny.yaml "run.folder=traffic-$strategy-$length" \
-    "sharding.strategy=$strategy" train.steps="$length" schedule.name=constant train.global_batch=4 \
-    model.hidden_size=192 model.intermediate_size=512 model.num_hidden_layers=4 2>"$scenario.$strategy.log" >&2 ||
-    bad "the run with $strategy failed"
+  srun --mpi=pmix --nodelist=node[1-2] --ntasks-per-node=2 llamesh train inputs/tiny.yaml "run.folder=traffic-$name-$length" \
+    "${@:3}" train.steps="$length" schedule.name=constant train.global_batch=4 precision.parameters=bf16 \
+    model.hidden_size=192 model.intermediate_size=512 model.num_hidden_layers=4 2>"$scenario.$name.log" >&2 ||
+    bad "the run with $name failed"
   echo $(($(sent) - before))
 }
-# counted STRATEGY: prints the bytes between the nodes in ten steps, over all four ranks and both
-# axes, as the metrics have them.
+# counted NAME: prints the bytes between the nodes in ten steps, over all four ranks and both axes,
+# as the metrics have them.
 counted() {
   tail -n 3 "traffic-$1-13/metrics.jsonl" | sed -n 's/.*"traffic_between_nodes":{"replicate":\([0-9]*\),"shard":\([0-9]*\)}.*/\1 \2/p' |
     tail -n 1 | awk '{ print 4 * 10 * ($1 + $2) }'
 }
 
 traffic() {
-  local strategy short long counted
+  local name short long counted
+  local -a keys
   echo "table: ten steps, 2 nodes x 2 ranks   between the nodes, MB   counted, MB"
-  for strategy in hybrid_shard full_shard; do
-    short=$(crossed $strategy 3)
-    long=$(crossed $strategy 13)
-    declare "$strategy=$((long - short))"
-    counted=$(counted $strategy)
-    awk -v name=$strategy -v seen=$((long - short)) -v counted="$counted" \
+  for name in hybrid_shard full_shard quantized; do
+    keys=("sharding.strategy=${name/quantized/full_shard}")
+    [[ $name != quantized ]] ||
+      keys+=(sharding.gather=int8 sharding.reduce_dtype=int8 sharding.reshard_after_forward=2)
+    short=$(crossed $name 3 "${keys[@]}")
+    long=$(crossed $name 13 "${keys[@]}")
+    declare "$name=$((long - short))"
+    counted=$(counted $name)
+    awk -v name=$name -v seen=$((long - short)) -v counted="$counted" \
       'BEGIN { printf "table: %-35s %23.1f %13.1f\n", name, seen / 1e6, counted / 1e6 }'
     awk -v seen=$((long - short)) -v counted="$counted" 'BEGIN { exit !(seen > 0.95 * counted && seen < 1.05 * counted) }' ||
-      bad "$strategy: $((long - short)) bytes between the nodes, $counted counted"
+      bad "$name: $((long - short)) bytes between the nodes, $counted counted"
   done
   ((full_shard > hybrid_shard)) || bad "full_shard sends no more than hybrid_shard"
-  report_line "within 5 % of what is counted; full_shard sends $(awk "BEGIN { printf \"%.1f\", $full_shard / $hybrid_shard }") x as much"
+  awk "BEGIN { exit !($quantized < 0.28 * $full_shard) }" || bad "quantized: more than a quarter of full_shard's bytes"
+  report_line "within 5 % of what is counted; full_shard sends $(awk "BEGIN { printf \"%.1f\", $full_shard / $hybrid_shard }") x as much as hybrid_shard, $(awk "BEGIN { printf \"%.1f\", $full_shard / $quantized }") x as much as with int8"
 }

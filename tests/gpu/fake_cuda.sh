@@ -73,6 +73,13 @@ for case in full_shard/2 shard_grad_op/4 no_shard/2 hybrid_shard/4 hybrid_shard_
   ran "${case%/*}" "${case#*/}" --device cuda "sharding.strategy=${case%/*}" checkpoint.every_steps=2 checkpoint.async=true
   close "${case%/*}, ${case#*/} ranks" 4 "${case%/*}" cpu 1e-5
 done
+for case in full_shard hybrid_shard; do
+  keys=("sharding.strategy=$case" sharding.reduce_dtype=int8)
+  [[ $case == hybrid_shard ]] || keys+=(sharding.gather=int8 sharding.reshard_after_forward=2)
+  ran "int8-cpu-$case" 4 --device cpu "${keys[@]}"
+  ran "int8-$case" 4 --device cuda "${keys[@]}"
+  close "$case, 4 ranks, int8 between nodes" 4 "int8-$case" "int8-cpu-$case" 1e-5
+done
 for case in full_shard/2/optimizer hybrid_shard/4/all no_shard/2/all; do
   IFS=/ read -r strategy ranks offload <<<"$case"
   ran "offload-$offload-$ranks" "$ranks" --device cuda "sharding.strategy=$strategy" "sharding.offload=$offload" \

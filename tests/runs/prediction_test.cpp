@@ -223,6 +223,46 @@ INSTANTIATE_TEST_SUITE_P(Prediction, Fp8Predicted,
                                           testing::Values(1, 2),
                                           testing::Values(DType::f32, DType::bf16)));
 
+using PredictedQuantizedCase =
+    std::tuple<sharding::GatherDType, sharding::ReduceDType, int, Strategy, DType>;
+class QuantizedPredicted : public testing::TestWithParam<PredictedQuantizedCase> {};
+
+TEST_P(QuantizedPredicted, TakesWhatIsPlanned) {
+  const auto [gather, reduce, ranks_per_node, strategy, dtype] = GetParam();
+  if (world().size() != 4) return;
+  const TemporaryFolder folder;
+  auto in = predicted_inputs(folder);
+  in.sharding.strategy = strategy;
+  in.mesh.ranks_per_node = ranks_per_node;
+  const bool gathers = strategy == Strategy::full_shard || ranks_per_node > 1;
+  in.sharding.gather = gathers ? gather : sharding::GatherDType::automatic;
+  in.sharding.gather_within_node = in.sharding.gather != sharding::GatherDType::automatic;
+  in.sharding.reduce_dtype = reduce;
+  in.precision.parameters = dtype;
+  expect_as_planned(in);
+}
+
+TEST(QuantizedPrediction, HasSecondaryShardsAsCodes) {
+  if (world().size() != 4) return;
+  for (const int ranks_per_node : {1, 2}) {
+    const TemporaryFolder folder;
+    auto in = predicted_inputs(folder);
+    in.sharding.strategy = Strategy::full_shard;
+    in.sharding.reshard_after_forward = sharding::ReshardAfterForward{2};
+    in.mesh.ranks_per_node = ranks_per_node;
+    in.sharding.gather = sharding::GatherDType::int8;
+    expect_as_planned(in);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Prediction, QuantizedPredicted,
+    testing::Combine(testing::Values(sharding::GatherDType::automatic, sharding::GatherDType::int8),
+                     testing::Values(sharding::ReduceDType::int8, sharding::ReduceDType::int4),
+                     testing::Values(1, 2),
+                     testing::Values(Strategy::full_shard, Strategy::hybrid_shard),
+                     testing::Values(DType::f32, DType::bf16)));
+
 /// Activations are divided; each rank has room for all keys and values, for one layer at a time.
 TEST(ContextAxisPrediction, DividesActivations) {
   const TemporaryFolder folder;

@@ -24,10 +24,11 @@ comm::Topology machines(const std::vector<int>& per_node) {
 
 comm::ParallelDims mesh_of(Strategy strategy, const comm::MeshOptions& options,
                            const std::vector<int>& per_node,
-                           ReshardAfterForward reshard = ReshardAfterForward::by_strategy) {
+                           ReshardAfterForward reshard = ReshardAfterForward::by_strategy,
+                           SplitByNode by_node = SplitByNode::no) {
   model::ModelConfig config;
   config.num_key_value_heads = 2;
-  return make_mesh(strategy, reshard, options, machines(per_node),
+  return make_mesh(strategy, reshard, by_node, options, machines(per_node),
                    model::parameter_table(config.resolved()));
 }
 
@@ -65,6 +66,22 @@ TEST(Strategy, GivenSizesAreTaken) {
   EXPECT_EQ(shape(hybrid_shard, {4, 4}, 0, 2), "replicate=4 x shard=2");
 }
 
+TEST(Strategy, TheShardAxisIsSplitByNodeIfAsked) {
+  const auto ranks_on_a_node = [](const comm::MeshOptions& options,
+                                  const std::vector<int>& per_node,
+                                  ReshardAfterForward reshard = ReshardAfterForward::by_strategy) {
+    const auto mesh = mesh_of(full_shard, options, per_node, reshard, SplitByNode::yes);
+    return mesh.group_size(mesh.inner("shard"));
+  };
+  EXPECT_EQ(ranks_on_a_node({}, {4, 4}), 4);
+  EXPECT_EQ(ranks_on_a_node({}, {1, 1}), 1);
+  EXPECT_EQ(ranks_on_a_node({}, {4}), 4);
+  EXPECT_EQ(ranks_on_a_node({}, {3, 5}), 1);
+  EXPECT_EQ(ranks_on_a_node({.tensor = 2}, {4, 4}), 2);
+  EXPECT_EQ(ranks_on_a_node({.context = 4}, {4, 4}), 1);
+  EXPECT_EQ(ranks_on_a_node({}, {4, 4}, ReshardAfterForward{2}), 2);
+}
+
 TEST(Strategy, ATensorAxisIsInnermost) {
   EXPECT_EQ(shape(hybrid_shard, {4, 4}, 0, 0, 2), "replicate=2 x shard=2 x tensor=2");
   EXPECT_EQ(shape(full_shard, {4, 4}, 0, 0, 2), "replicate=1 x shard=4 x tensor=2");
@@ -91,8 +108,8 @@ std::string expert_shape(Strategy strategy, const comm::MeshOptions& options,
   config.num_experts_per_tok = experts > 0 ? 2 : 0;
   const auto table = model::parameter_table(config.resolved());
   try {
-    return comm::to_string(
-        make_mesh(strategy, ReshardAfterForward::by_strategy, options, machines(per_node), table));
+    return comm::to_string(make_mesh(strategy, ReshardAfterForward::by_strategy, SplitByNode::no,
+                                     options, machines(per_node), table));
   } catch (const Error& e) {
     EXPECT_EQ(e.code(), ExitCode::bad_input);
     return e.what();

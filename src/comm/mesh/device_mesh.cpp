@@ -159,6 +159,16 @@ DeviceMesh::Axis& DeviceMesh::reductions_along(AxisSet axes) {
   return made;
 }
 
+AxisSet DeviceMesh::innermost_within_node(AxisSet axes) const {
+  AxisSet inner;
+  for (auto factor = axes.size(); factor-- > 0;) {
+    if (!axes[factor]) continue;
+    inner.set(factor);
+    if (!within_node(dims_, inner, topology_)) return inner.reset(factor);
+  }
+  return inner;
+}
+
 DeviceMesh::Axis& DeviceMesh::pairs_along(AxisSet axis, int first, int channel) {
   const std::tuple key(axis.to_ulong(), first, channel);
   const auto found = pairs_.find(key);

@@ -54,6 +54,8 @@ class DeviceMesh {
   /// so that gathers and reductions do not wait for each other; allocate memory for reductions
   /// there. On CPUs, or if a rank is alone, this is along(). The first call is collective.
   Axis& reductions_along(AxisSet axes);
+  /// Returns the innermost of these axes' factors, as many as have each group on a single node.
+  AxisSet innermost_within_node(AxisSet axes) const;
   /// Returns collectives over RankGroups::pairs(), each `channel` with its own stream and
   /// communicator. Collective: every rank makes the same calls in the same order.
   Axis& pairs_along(AxisSet axis, int first, int channel);

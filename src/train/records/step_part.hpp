@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "ops/square_units.hpp"
+#include "sharding/quantization_squares.hpp"
 
 namespace llamesh::train {
 
@@ -27,6 +28,7 @@ struct StepSample {
   double copies_exposed = 0;  ///< seconds waiting for copies to and from the host
   double joules = 0;          ///< as StepRecord::joules, of this rank's counters; NaN: unknown
   SecondsByAxis axes = {};
+  sharding::QuantizedTraffic quantized = {};  ///< since the previous step
 };
 
 /// A rank's part of a step's record, which the ranks exchange: trivially copyable.

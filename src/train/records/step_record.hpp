@@ -37,6 +37,9 @@ struct StepRecord {
   std::map<std::string, std::int64_t> traffic = {};  ///< per axis: bytes sent per rank in the step
   /// Per axis: the part that goes to another node, mean over all ranks.
   std::map<std::string, std::int64_t> traffic_between_nodes = {};
+  /// Relative errors that quantization made in the step: sqrt(squares of errors / of numbers), over
+  /// all ranks. Empty: nothing is quantized.
+  std::optional<double> weight_quantization_error = {}, gradient_quantization_error = {};
   double time = 0;           ///< when metrics.jsonl got it, seconds since 1970
   std::int64_t request = 0;  ///< maximum over ranks (Trainer::Request)
   // Means over ranks.

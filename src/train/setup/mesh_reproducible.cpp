@@ -36,6 +36,11 @@ void check_mesh_reproducible(const Inputs& in, const comm::ParallelDims& mesh) {
   check_power_of_two("train.global_batch", in.train.global_batch);
   validate(in.precision.reduce == DType::f32,
            "{}, which adds up in fp32, but precision.reduce is bf16; use fp32", key);
+  validate(in.sharding.gather == sharding::GatherDType::automatic &&
+               in.sharding.reduce_dtype == sharding::ReduceDType::automatic,
+           "{}, but the blocks in which sharding.gather and sharding.reduce_dtype quantize depend "
+           "on the mesh; leave them out",
+           key);
   validate(in.evaluate.batches == 0,
            "{}, but evaluate.batches counts batches of each rank, so another mesh would evaluate "
            "other sequences; use evaluate.sequences",
@@ -50,6 +55,11 @@ void check_mesh_reproducible(const Inputs& in, const comm::ParallelDims& mesh) {
       "{}, but with mesh.axes.pipeline {} the tied embedding's two gradients are summed on two "
       "stages; use mesh.axes.pipeline=1, or untie it (model.tie_word_embeddings=false)",
       key, mesh.group_size(mesh.pipeline()));
+}
+
+void check_order_of_sums(const Inputs& in, device::Kind kind) {
+  validate(in.train.reproducible != Reproducible::mesh || kind == device::Kind::cpu,
+           "train.reproducible is mesh, which GPUs do not know yet; use launch");
 }
 
 int ranks_that_reduce_first(const Inputs& in, const sharding::ShardLayout& layout) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "comm/mesh/parallel_dims.hpp"
+#include "device/stream.hpp"
 #include "sharding/shard_layout.hpp"
 #include "train/setup/run_inputs.hpp"
 
@@ -11,6 +12,9 @@ namespace llamesh::train {
 
 /// Throws a user error that names what has no fixed order yet. `in` has the resolved global batch.
 void check_mesh_reproducible(const Inputs& in, const comm::ParallelDims& mesh);
+
+/// Throws a user error if the inputs ask for it on a device whose sums have no fixed order yet.
+void check_order_of_sums(const Inputs& in, device::Kind kind);
 
 /// Returns how many neighboring data ranks have neighboring sequences: those that a gradient is
 /// summed over before its micro-batches are. Throws a user error if units differ in that.

@@ -211,6 +211,39 @@ std::string check_pipeline(const Inputs& in, const PipelineShape& shape) {
       100 * pipeline_bubble(shape));
 }
 
+/// Checks that there is something to quantize.
+void check_quantization(const sharding::ShardingOptions& options,
+                        const sharding::ShardLayout& layout, const comm::Topology& topology) {
+  using sharding::GatherDType;
+  using sharding::ReduceDType;
+  const auto crosses = [&](comm::AxisSet axes) {
+    return !comm::within_node(layout.dims(), axes, topology);
+  };
+  const auto any = [&](auto of_unit) { return std::ranges::any_of(layout.units(), of_unit); };
+  const bool gathers_int8 = options.gather == GatherDType::int8;
+  validate(gathers_int8 || !options.gather_within_node,
+           "sharding.gather_within_node is true, but sharding.gather is auto; set that to int8, or "
+           "leave both out");
+  const auto where = fmt::format("{} rank{} on {} node{}", topology.node_of.size(),
+                                 topology.node_of.size() == 1 ? "" : "s", topology.nodes,
+                                 topology.nodes == 1 ? "" : "s");
+  validate(!gathers_int8 || any([&](const auto& unit) {
+    return options.gather_within_node ? layout.dims().group_size(unit.sharded) > 1
+                                      : crosses(unit.sharded);
+  }),
+           "sharding.gather is int8, but {} over {} gathers no weights{}; leave it out{}",
+           name_of(options.strategy), where, options.gather_within_node ? "" : " from other nodes",
+           options.gather_within_node ? "" : ", or set sharding.gather_within_node");
+  validate(
+      options.reduce_dtype == ReduceDType::automatic || any([&](const auto& unit) {
+        return !unit.frozen && (crosses(unit.sharded) || crosses(unit.replicas));
+      }),
+      "sharding.reduce_dtype is {}, but {} over {} sends no gradients to other nodes; leave it "
+      "out",
+      options.reduce_dtype == ReduceDType::int8 ? "int8" : "int4", name_of(options.strategy),
+      where);
+}
+
 /// Returns placements from the inputs' spec, or Megatron's; writes the spec's residual layout into
 /// the inputs.
 sharding::Placements place(Inputs& in, const model::ParameterTable& table,
@@ -281,8 +314,10 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
   model::freeze_parameters(table, in.model, in.train.trained);
   setup.table = std::make_unique<const model::ParameterTable>(std::move(table));
   resolve_sharding(in);
-  setup.mesh = sharding::make_mesh(in.sharding.strategy, in.sharding.reshard_after_forward, in.mesh,
-                                   setup.topology, *setup.table);
+  const bool by_node = in.sharding.reduce_dtype != sharding::ReduceDType::automatic;
+  setup.mesh =
+      sharding::make_mesh(in.sharding.strategy, in.sharding.reshard_after_forward,
+                          sharding::SplitByNode{by_node}, in.mesh, setup.topology, *setup.table);
   setup.micro_batches = micro_batches_of(in.train, setup.mesh.group_size(setup.mesh.batch_axes()));
   if (setup.is_mesh_reproducible()) {
     check_mesh_reproducible(in, setup.mesh);
@@ -306,6 +341,7 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
   auto units = sharding::make_units(*setup.table, in.sharding.wrap, setup.mesh, placements);
   setup.layout = std::make_unique<const sharding::ShardLayout>(*setup.table, std::move(units),
                                                                setup.mesh, std::move(placements));
+  check_quantization(in.sharding, *setup.layout, setup.topology);
   if (setup.is_mesh_reproducible()) setup.neighbors = ranks_that_reduce_first(in, *setup.layout);
   optim::check(in.optimizer, *setup.layout, in.sharding.offload);
   if (in.train.epochs == 0) check_schedule(in);
@@ -325,8 +361,7 @@ Setup make_setup(const comm::Communicator& world, const Inputs& inputs) {
   comm::agree(world, [&] {
     setup = plan_setup(inputs, std::move(setup.topology));
     auto& in = setup.inputs;
-    validate(!setup.is_mesh_reproducible() || device::kind() == device::Kind::cpu,
-             "train.reproducible is mesh, which GPUs do not know yet; use launch");
+    check_order_of_sums(in, device::kind());
     if (in.sharding.spec) sharding::check_implemented(*setup.layout, in.tensor.residual);
     if (world.rank() == 0) {
       refuse_stale_end_time();

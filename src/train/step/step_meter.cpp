@@ -42,7 +42,7 @@ std::string sysfs() {
 }  // namespace
 
 StepMeter::StepMeter(const comm::Communicator& world, const Setup& setup,
-                     const comm::DeviceMesh& mesh, const Engine& engine, int threads)
+                     const comm::DeviceMesh& mesh, Engine& engine, int threads)
     : world_(world),
       setup_(setup),
       mesh_(mesh),
@@ -109,7 +109,8 @@ StepSample StepMeter::sample() {
                   .on_host = device::MemoryMeter::host().in_use(),
                   .copies_exposed = engine_.seconds_exposed_by_copies() - copies_exposed_before_,
                   .joules = step_joules_,
-                  .axes = seconds_by_axis()};
+                  .axes = seconds_by_axis(),
+                  .quantized = engine_.fsdp.take_quantization_squares()};
   mine.own_seconds = mine.seconds - waited_ - mine.copies_exposed;
   for (const auto& axis : mine.axes) mine.own_seconds -= axis.exposed;
   return mine;
@@ -131,9 +132,12 @@ SecondsByAxis StepMeter::seconds_by_axis() const {
 void StepMeter::end_step(StepRecord& record, std::span<const StepPart> parts) {
   step_joules_ = 0;
   double joules = 0;
+  sharding::QuantizationSquares weights, gradients;
   for (const auto& part : parts) {
     const auto& sample = part.measured;
     joules += sample.joules;
+    weights += sample.quantized.weights;
+    gradients += sample.quantized.gradients;
     record.allocated_after_step = std::max(record.allocated_after_step, sample.in_use);
     record.peak = std::max(record.peak, sample.peak);
     record.on_host = std::max(record.on_host, sample.on_host);
@@ -142,6 +146,8 @@ void StepMeter::end_step(StepRecord& record, std::span<const StepPart> parts) {
   const auto step_tokens =
       static_cast<double>(setup_.inputs.train.global_batch * setup_.inputs.data.sequence_length);
   record.tokens_per_second = step_tokens / record.seconds;
+  record.weight_quantization_error = weights.relative_error();
+  record.gradient_quantization_error = gradients.relative_error();
   if (std::isfinite(joules)) record.joules = joules;
   if (joules > 0) record.tokens_per_joule = step_tokens / joules;
   record.predicted_allocated_after_step = planned_.allocated_after_step;

@@ -23,7 +23,7 @@ class StepMeter {
  public:
   /// Borrows the arguments. `threads` is this rank's number of compute threads.
   StepMeter(const comm::Communicator& world, const Setup& setup, const comm::DeviceMesh& mesh,
-            const Engine& engine, int threads);
+            Engine& engine, int threads);
 
   /// Plans memory with Setup::plan_memory, if there is one, once the bf16 matmul method is known.
   /// Collective.
@@ -69,7 +69,7 @@ class StepMeter {
   const comm::Communicator& world_;
   const Setup& setup_;
   const comm::DeviceMesh& mesh_;
-  const Engine& engine_;
+  Engine& engine_;
   int threads_;
   std::optional<GemmPeak> gemm_peak_;
   bool doubted_peak_ = false;  ///< the log says that a step was faster than it

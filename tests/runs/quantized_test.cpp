@@ -1,0 +1,218 @@
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "plan/step_plan.hpp"
+#include "runs/whole_run.hpp"
+
+// Whole runs whose weights and gradients cross nodes as int8 or int4.
+
+namespace llamesh::test {
+namespace {
+
+using sharding::GatherDType;
+using sharding::ReduceDType;
+using sharding::ReshardAfterForward;
+using sharding::Strategy;
+
+train::Inputs quantized_inputs(const std::filesystem::path& folder) {
+  auto in = inputs_in(folder);
+  in.model.num_key_value_heads = 2;
+  in.model.vocab_size = 258;
+  in.data.sequence_length = 16;
+  in.train.global_batch = 24;
+  in.train.steps = 6;
+  in.checkpoint.every_steps = 0;
+  return in;
+}
+
+/// Draws a mesh of this many ranks on nodes, and what is quantized.
+void draw(train::Inputs& in, int ranks, std::mt19937& random) {
+  const auto one_of = [&]<class T>(std::initializer_list<T> values) {
+    return *(values.begin() + static_cast<std::ptrdiff_t>(random() % values.size()));
+  };
+  const auto divisor = [&](int of, std::initializer_list<int> wanted) {
+    const int drawn = one_of(wanted);
+    return of % drawn == 0 ? drawn : 1;
+  };
+  in.mesh.ranks_per_node = divisor(ranks, {1, 2, ranks / 2});
+  int left = ranks;
+  in.mesh.tensor = in.mesh.ranks_per_node % 2 == 0 ? divisor(left, {1, 1, 2}) : 1;
+  left /= in.mesh.tensor;
+  in.mesh.context = divisor(left, {1, 1, 2});
+  left /= in.mesh.context;
+  in.mesh.replicate = divisor(left, {1, 1, 2, 3});
+  in.mesh.shard = left / in.mesh.replicate;
+  in.sharding.strategy = in.mesh.replicate > 1
+                             ? one_of({Strategy::hybrid_shard, Strategy::hybrid_shard_zero2})
+                             : one_of({Strategy::full_shard, Strategy::shard_grad_op});
+  in.sharding.reshard_after_forward =
+      in.mesh.shard % 2 == 0 && in.mesh.shard > 2
+          ? one_of({ReshardAfterForward::by_strategy, ReshardAfterForward{2}})
+          : ReshardAfterForward::by_strategy;
+  in.sharding.gather = one_of({GatherDType::automatic, GatherDType::int8, GatherDType::int8});
+  in.sharding.gather_within_node = in.sharding.gather == GatherDType::int8 && one_of({false, true});
+  in.sharding.reduce_dtype =
+      one_of({ReduceDType::automatic, ReduceDType::int8, ReduceDType::int8, ReduceDType::int4});
+  in.sharding.reduce = one_of({sharding::Reduce::each, sharding::Reduce::last});
+  in.sharding.offload =
+      one_of({sharding::Offload::none, sharding::Offload::none, sharding::Offload::all});
+  in.sharding.wrap.wrap =
+      one_of({sharding::Wrap::layer, sharding::Wrap::size, sharding::Wrap::none});
+  in.sharding.wrap.min_numel = 2500;
+  in.precision.reduce = one_of({DType::f32, DType::f32, DType::bf16});
+}
+
+/// Draws until there is something to quantize.
+void draw_fitting(train::Inputs& in, int ranks, std::mt19937& random) {
+  const auto fits = [&] {
+    if (in.sharding.gather == GatherDType::automatic &&
+        in.sharding.reduce_dtype == ReduceDType::automatic)
+      return false;
+    try {
+      train::plan_setup(in, comm::discover_topology(world(), in.mesh.ranks_per_node));
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  };
+  do draw(in, ranks, random);
+  while (!fits());
+}
+
+std::string describe(const train::Inputs& in) {
+  return fmt::format(
+      "replicate {}, shard {}, context {}, tensor {}, {} per node, {}, reshard {}, gather {}{}, "
+      "reduce {} at {}, offload {}, wrap {}",
+      in.mesh.replicate, in.mesh.shard, in.mesh.context, in.mesh.tensor, in.mesh.ranks_per_node,
+      sharding::name_of(in.sharding.strategy), static_cast<int>(in.sharding.reshard_after_forward),
+      static_cast<int>(in.sharding.gather), in.sharding.gather_within_node ? " everywhere" : "",
+      static_cast<int>(in.sharding.reduce_dtype), static_cast<int>(in.sharding.reduce),
+      static_cast<int>(in.sharding.offload), static_cast<int>(in.sharding.wrap.wrap));
+}
+
+// With 2, 4, 6 and 8 ranks: 40 meshes.
+TEST(Quantized, TrainsAlmostLikeOneRankOnEveryMesh) {
+  if (world().size() == 1) return;
+  std::mt19937 random(static_cast<unsigned>(world().size()));  // NOLINT(cert-msc51-cpp)
+  std::vector<double> alone;
+  for (int i = 0; i < 10; ++i) {
+    const SharedFolder folder;
+    auto in = quantized_inputs(folder.path());
+    if (alone.empty()) alone = run_alone(in).losses;
+    draw_fitting(in, world().size(), random);
+    SCOPED_TRACE(describe(in));
+    const auto seen = run(world(), in);
+    const double tolerance = in.sharding.reduce_dtype == ReduceDType::int4 ? 0.03 : 0.005;
+    ASSERT_EQ(seen.losses.size(), alone.size());
+    for (std::size_t step = 0; step < alone.size(); ++step)
+      EXPECT_NEAR(seen.losses[step], alone[step], tolerance * alone[step]) << step + 1;
+    if (i < 3) {
+      const auto again = run(world(), in);
+      EXPECT_EQ(again.losses, seen.losses);
+      EXPECT_EQ(again.masters, seen.masters);
+    }
+  }
+}
+
+/// Runs two steps and returns the last one's record.
+train::StepRecord record_of(const train::Inputs& in) {
+  const auto setup = plan::make_planned_setup(world(), in);
+  comm::DeviceMesh mesh(world(), setup.topology, setup.mesh);
+  train::Trainer trainer(world(), setup, mesh);
+  trainer.start();
+  trainer.train_step();
+  return trainer.train_step();
+}
+
+TEST(Quantized, RecordsItsErrors) {
+  if (world().size() != 4) return;
+  const SharedFolder folder;
+  auto in = quantized_inputs(folder.path());
+  in.mesh.ranks_per_node = 2;
+  in.sharding.strategy = Strategy::full_shard;
+  const auto plain = record_of(in);
+  EXPECT_FALSE(plain.weight_quantization_error.has_value());
+  EXPECT_FALSE(plain.gradient_quantization_error.has_value());
+  in.sharding.gather = GatherDType::int8;
+  in.sharding.reduce_dtype = ReduceDType::int4;
+  const auto quantized = record_of(in);
+  // Normal numbers: the largest of 256 is near 2.9, an error is evenly spread over a step.
+  EXPECT_NEAR(quantized.weight_quantization_error.value(), 2.9 / 127 / std::sqrt(12.0), 0.003);
+  EXPECT_GT(quantized.gradient_quantization_error.value(), 0.05);
+  EXPECT_LT(quantized.gradient_quantization_error.value(), 0.3);
+}
+
+// Secondary shards are the codes that the forward pass has gathered.
+TEST(Quantized, GivesTheSameBitsFromSecondaryShards) {
+  if (world().size() != 4) return;
+  for (const auto& [per_node, reduce] :
+       {std::pair(2, ReduceDType::int8), std::pair(1, ReduceDType::automatic)})
+    for (const auto dtype : {DType::f32, DType::bf16}) {
+      const SharedFolder folder;
+      auto in = quantized_inputs(folder.path());
+      in.mesh.ranks_per_node = per_node;
+      in.precision.parameters = dtype;
+      in.sharding.strategy = Strategy::full_shard;
+      in.sharding.gather = GatherDType::int8;
+      in.sharding.reduce_dtype = reduce;
+      const auto plain = run(world(), in);
+      in.sharding.reshard_after_forward = ReshardAfterForward{2};
+      const auto secondary = run(world(), in);
+      EXPECT_EQ(secondary.losses, plain.losses);
+      EXPECT_EQ(secondary.masters, plain.masters);
+    }
+}
+
+// Of 8 bytes between nodes for each weight (bf16 twice, fp32 once), about 2 are left.
+TEST(Quantized, SendsAQuarterOfTheBytesBetweenNodes) {
+  if (world().size() != 4) return;
+  const SharedFolder folder;
+  auto in = quantized_inputs(folder.path());
+  in.model.hidden_size = 96;
+  in.model.intermediate_size = 256;
+  in.mesh.ranks_per_node = 2;
+  in.precision.parameters = DType::bf16;
+  in.sharding.strategy = Strategy::full_shard;
+  in.sharding.reduce = sharding::Reduce::last;
+  in.train.global_batch = 4;
+  const auto bytes = [&] {
+    const auto record = record_of(in);
+    const auto at = record.traffic_between_nodes.find("shard");
+    return static_cast<double>(at->second);
+  };
+  const double plain = bytes();
+  in.sharding.reshard_after_forward = ReshardAfterForward{2};
+  in.sharding.gather = GatherDType::int8;
+  in.sharding.reduce_dtype = ReduceDType::int8;
+  EXPECT_LT(bytes(), 0.27 * plain);
+}
+
+TEST(Quantized, RefusesWhatHasNothingToQuantize) {
+  const SharedFolder folder;
+  const auto plain = quantized_inputs(folder.path());
+  const auto refusal = [&](auto change) {
+    auto in = plain;
+    in.sharding.strategy = Strategy::full_shard;
+    change(in);
+    return error_of([&] { train::plan_setup(in, comm::discover_topology(world(), 0)); });
+  };
+  const int ranks = world().size();
+  EXPECT_EQ(
+      refusal([](auto& in) { in.sharding.gather = GatherDType::int8; }),
+      fmt::format("sharding.gather is int8, but full_shard over {} rank{} on 1 node gathers no "
+                  "weights from other nodes; leave it out, or set "
+                  "sharding.gather_within_node",
+                  ranks, ranks == 1 ? "" : "s"));
+  EXPECT_EQ(
+      refusal([](auto& in) { in.sharding.reduce_dtype = ReduceDType::int4; }),
+      fmt::format("sharding.reduce_dtype is int4, but full_shard over {} rank{} on 1 node sends "
+                  "no gradients to other nodes; leave it out",
+                  ranks, ranks == 1 ? "" : "s"));
+  EXPECT_EQ(refusal([](auto& in) { in.sharding.gather_within_node = true; }),
+            "sharding.gather_within_node is true, but sharding.gather is auto; set that to int8, "
+            "or leave both out");
+}
+
+}  // namespace
+}  // namespace llamesh::test
