@@ -9,6 +9,7 @@
 #include "comm/mesh/topology.hpp"
 #include "config/hardware.hpp"
 #include "config/inputs.hpp"
+#include "core/file.hpp"
 #include "plan/step_plan.hpp"
 #include "source_file.hpp"
 #include "support.hpp"
@@ -218,6 +219,13 @@ TEST(Plan, ImbalanceNeedsAnExpertAxis) {
             "mesh.axes.expert");
 }
 
+TEST(Plan, GpusHaveNoOrderOfSumsForTheSameBitsOnEveryMesh) {
+  auto arguments = cluster("llama3-8b-1x8", 8);
+  arguments.overrides = {"train.reproducible=mesh"};
+  EXPECT_EQ(test::error_of([&] { plan(arguments); }),
+            "train.reproducible is mesh, which GPUs do not know yet; use launch");
+}
+
 TEST(Plan, ASweepOfADenseModelTakesNoImbalance) {
   auto arguments = cluster("llama3-8b-1x8", 8);
   arguments.sweep = true;
@@ -409,12 +417,38 @@ TEST(Plan, SweepTriesContextSizesThatLeave8192Tokens) {
                                                        "replicate=1 x shard=8"}));
 }
 
+TEST(Plan, SweepTriesInt8BetweenNodesIfStepsWaitThere) {
+  const test::TemporaryFolder folder;
+  auto arguments = cluster("llama3-8b-1x8", 16);
+  arguments.sweep = true;
+  arguments.overrides = {"mesh.axes.tensor=1", "sharding.strategy=full_shard",
+                         "train.micro_batch=1", "memory.activation_checkpointing=full",
+                         "mesh.axes.pipeline=1"};
+  const std::string of_h100 = "bandwidth: 48.5e9",
+                    text = read_file(test::source_file("inputs/hardware/h100.yaml"), 1 << 20);
+  const auto rows = [&](const std::string& between_nodes) {
+    auto changed = text;
+    arguments.hardware = folder.write(
+        "network.yaml", changed.replace(changed.find(of_h100), of_h100.size(), between_nodes));
+    return printed(arguments).json.at("fitting");
+  };
+  const auto fast = rows(of_h100);
+  ASSERT_EQ(fast.size(), 1U);
+  EXPECT_EQ(fast[0].at("gather"), "auto");
+  const auto slow = rows("bandwidth: 1e9");
+  ASSERT_EQ(slow.size(), 2U);
+  EXPECT_EQ(slow[0].at("gather"), "int8");
+  EXPECT_EQ(slow[0].at("reduce_dtype"), "int8");
+  EXPECT_EQ(slow[1].at("gather"), "auto");
+}
+
 TEST(Plan, SweepTriesPipelineStagesOnNodesOfTheirOwn) {
   if (test::sanitized) GTEST_SKIP() << "arithmetic that the other plans do too, for long";
   auto arguments = cluster("llama3.1-405b-2048x8", 16384);
   arguments.sweep = true;
   arguments.overrides = {"mesh.axes.tensor=8", "sharding.strategy=shard_grad_op",
-                         "train.micro_batch=1", "memory.activation_checkpointing=full"};
+                         "train.micro_batch=1", "memory.activation_checkpointing=full",
+                         "sharding.gather=auto"};
   const auto json = printed(arguments).json;
   const auto& fastest = json.at("fitting").front();
   EXPECT_EQ(fastest.at("mesh"), "replicate=1 x pipeline=4 x shard=512 x tensor=8");

@@ -19,17 +19,7 @@ namespace llamesh::app {
 namespace {
 
 constexpr std::size_t max_rows = 20;
-
-/// Columns that the table shows for a planned launch.
-struct Row {
-  std::string strategy, mesh;
-  int chunks;
-  std::string checkpointing, offload;
-  std::int64_t micro_batch;
-  bool keeps_bf16_weights;
-  plan::StepPlan step;
-  bool fits;
-};
+constexpr std::ptrdiff_t rows_to_quantize = 8;
 
 template <class E>
 std::string name_of(E of) {
@@ -38,13 +28,34 @@ std::string name_of(E of) {
   return "";
 }
 
+/// A planned launch.
+struct Row {
+  train::Inputs inputs;
+  std::string mesh;
+  bool keeps_bf16_weights;
+  plan::StepPlan step;
+  bool fits;
+
+  // Columns of the table.
+  std::string_view strategy() const { return sharding::name_of(inputs.sharding.strategy); }
+  std::string checkpointing() const { return name_of(inputs.memory.activation_checkpointing); }
+  std::string offload() const { return name_of(inputs.sharding.offload); }
+  /// Returns what crosses nodes as int8.
+  const char* quantized() const {
+    const bool weights = inputs.sharding.gather != sharding::GatherDType::automatic;
+    const bool gradients = inputs.sharding.reduce_dtype != sharding::ReduceDType::automatic;
+    return weights && gradients ? "both" : weights ? "weights" : gradients ? "gradients" : "";
+  }
+};
+
 /// Pipeline stages, and groups of layers in each of them.
 struct Stages {
   int stages, chunks;
 };
 
 /// Plans a launch with all meshes, strategies, checkpointing modes and micro-batches, and, if none
-/// of them fits, with offloading. Keys set on the command line keep their values.
+/// of them fits, with offloading; then the fastest ones with int8 between nodes if they mostly wait
+/// there. Keys set on the command line keep their values.
 class Sweep {
  public:
   explicit Sweep(const PlanArguments& asked)
@@ -64,6 +75,7 @@ class Sweep {
       add_launches();
       if (std::ranges::any_of(rows_, &Row::fits)) break;
     }
+    quantize_fastest();
     return std::move(rows_);
   }
   /// Returns the first user error that rejected a launch.
@@ -88,6 +100,33 @@ class Sweep {
               in.sharding.strategy = strategy;
               add_checkpointing(in);
             }
+  }
+
+  /// Plans the fastest launches again, with all that crosses nodes in int8, if a tenth of a step is
+  /// exposed communication and some bytes cross nodes.
+  void quantize_fastest() {
+    using sharding::GatherDType;
+    using sharding::ReduceDType;
+    if (config::sets(asked_.overrides, "sharding.gather") ||
+        config::sets(asked_.overrides, "sharding.reduce_dtype"))
+      return;
+    std::vector<Row> slow;
+    for (const auto& row : rows_)
+      if (row.fits && row.step.exposed_seconds > 0.1 * row.step.seconds &&
+          std::ranges::any_of(row.step.traffic_between_nodes,
+                              [](const auto& axis) { return axis.second > 0; }))
+        slow.push_back(row);
+    std::ranges::stable_sort(slow, {}, [](const Row& row) { return row.step.seconds; });
+    if (std::ssize(slow) > rows_to_quantize)
+      slow.erase(slow.begin() + rows_to_quantize, slow.end());
+    for (auto& row : slow)
+      for (const auto& [gather, reduce] : {std::pair(GatherDType::int8, ReduceDType::int8),
+                                           std::pair(GatherDType::int8, ReduceDType::automatic),
+                                           std::pair(GatherDType::automatic, ReduceDType::int8)}) {
+        row.inputs.sharding.gather = gather;
+        row.inputs.sharding.reduce_dtype = reduce;
+        if (add(row.inputs)) break;  // else one of them does not cross nodes
+      }
   }
 
   /// Stops at the first mode that does not fit with the smallest micro-batch: the next ones take
@@ -184,28 +223,32 @@ class Sweep {
                                                        {1, 2, 4, 8, 16, 32, 64})) {
       in.train.micro_batch = micro_batch;
       if (waits_too_long(in)) break;
-      progress_.step();
-      try {
-        const auto planned = planner_.plan(in);
-        const auto mesh = comm::to_string(planned.setup.mesh);
-        note_work(in, planned.step, planned.fits());
-        const auto is_known = [&](const Row& row) {  // strategies may coincide
-          return row.mesh == mesh && row.step.seconds == planned.step.seconds &&
-                 row.step.peak == planned.step.peak;
-        };
-        if (std::ranges::none_of(rows_, is_known))
-          rows_.push_back({std::string(sharding::name_of(in.sharding.strategy)), mesh,
-                           in.pipeline.chunks, name_of(in.memory.activation_checkpointing),
-                           name_of(in.sharding.offload), micro_batch, planned.keeps_bf16_weights(),
-                           planned.step, planned.fits()});
-        if (!planned.fits()) return any_fits;
-        any_fits = true;
-      } catch (const Error& error) {
-        if (error.code() != ExitCode::bad_input) throw;
-        if (!refusal_) refusal_ = error.what();
-      }
+      const auto fits = add(in);
+      if (fits && !*fits) return any_fits;
+      any_fits |= fits.has_value();
     }
     return true;
+  }
+
+  /// Plans a launch and adds its row. Returns whether it fits; empty: it was refused.
+  std::optional<bool> add(const train::Inputs& in) {
+    progress_.step();
+    try {
+      const auto planned = planner_.plan(in);
+      const auto mesh = comm::to_string(planned.setup.mesh);
+      note_work(in, planned.step, planned.fits());
+      const auto is_known = [&](const Row& row) {  // strategies may coincide
+        return row.mesh == mesh && row.step.seconds == planned.step.seconds &&
+               row.step.peak == planned.step.peak;
+      };
+      if (std::ranges::none_of(rows_, is_known))
+        rows_.push_back({in, mesh, planned.keeps_bf16_weights(), planned.step, planned.fits()});
+      return planned.fits();
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::bad_input) throw;
+      if (!refusal_) refusal_ = error.what();
+      return std::nullopt;
+    }
   }
 
   const PlanArguments& asked_;
@@ -222,12 +265,14 @@ class Sweep {
 void print_as_json(const std::vector<Row>& rows) {
   Json all = Json::array();
   for (const auto& row : rows)
-    all.push_back({{"strategy", row.strategy},
+    all.push_back({{"strategy", row.strategy()},
                    {"mesh", row.mesh},
-                   {"chunks", row.chunks},
-                   {"activation_checkpointing", row.checkpointing},
-                   {"offload", row.offload},
-                   {"micro_batch", row.micro_batch},
+                   {"chunks", row.inputs.pipeline.chunks},
+                   {"activation_checkpointing", row.checkpointing()},
+                   {"offload", row.offload()},
+                   {"micro_batch", row.inputs.train.micro_batch},
+                   {"gather", name_of(row.inputs.sharding.gather)},
+                   {"reduce_dtype", name_of(row.inputs.sharding.reduce_dtype)},
                    {"keep_bf16_weights", row.keeps_bf16_weights},
                    {"valley_bytes", row.step.allocated_after_step},
                    {"peak_bytes", row.step.peak},
@@ -240,14 +285,15 @@ void print_as_json(const std::vector<Row>& rows) {
 }
 
 void print_as_table(const std::vector<Row>& rows) {
-  fmt::print("{:<19}{:<50}{:>6} {:<15}{:<11}{:>6}{:>12}{:>10}{:>10}{:>12}{:>7}\n", "strategy",
-             "mesh", "chunks", "checkpointing", "offload", "micro", "peak", "step s", "exposed",
-             "tokens/s", "MFU %");
+  fmt::print("{:<19}{:<50}{:>6} {:<15}{:<11}{:>6} {:<9}{:>12}{:>10}{:>10}{:>12}{:>7}\n", "strategy",
+             "mesh", "chunks", "checkpointing", "offload", "micro", "int8", "peak", "step s",
+             "exposed", "tokens/s", "MFU %");
   for (const auto& row : rows)
-    fmt::print("{:<19}{:<50}{:>6} {:<15}{:<11}{:>6}{:>12}{:>10.3f}{:>10.3f}{:>12.0f}{:>7.1f}\n",
-               row.strategy, row.mesh, row.chunks, row.checkpointing, row.offload, row.micro_batch,
-               bytes_text(row.step.peak), row.step.seconds, row.step.exposed_seconds,
-               row.step.tokens_per_second, 100 * row.step.mfu);
+    fmt::print(
+        "{:<19}{:<50}{:>6} {:<15}{:<11}{:>6} {:<9}{:>12}{:>10.3f}{:>10.3f}{:>12.0f}{:>7.1f}\n",
+        row.strategy(), row.mesh, row.inputs.pipeline.chunks, row.checkpointing(), row.offload(),
+        row.inputs.train.micro_batch, row.quantized(), bytes_text(row.step.peak), row.step.seconds,
+        row.step.exposed_seconds, row.step.tokens_per_second, 100 * row.step.mfu);
 }
 
 [[noreturn]] void fail_for_all(const PlanArguments& asked, const std::vector<Row>& rows,
@@ -260,8 +306,9 @@ void print_as_table(const std::vector<Row>& rows) {
        "checkpointing {}, offload {}, micro-batch {}: {}); use more ranks, a shorter "
        "data.sequence_length or a "
        "smaller model",
-       asked.hardware, asked.ranks, bytes_text(least.step.peak), least.strategy, least.mesh,
-       least.checkpointing, least.offload, least.micro_batch, train::describe(least.step.at_peak));
+       asked.hardware, asked.ranks, bytes_text(least.step.peak), least.strategy(), least.mesh,
+       least.checkpointing(), least.offload(), least.inputs.train.micro_batch,
+       train::describe(least.step.at_peak));
 }
 
 }  // namespace
