@@ -242,18 +242,23 @@ void Fsdp::gather(std::size_t u, Pass pass) {
   }
   axis.collectives->stream().wait(unit.weights_here);
   axis.collectives->set_subject(layout_.units()[u].name.c_str());
+  unit.ready = gather_from(unit, *axis.collectives, shard, free);
+  if (unit.group->quantized_secondary && pass == Pass::forward && !unit.has_secondary)
+    keep_secondary_codes(u);
+  if (on_host) unit.group->weight_shards.release(u, unit.ready);
+}
+
+/// Starts to gather a unit from this shard or secondary shard once its slot is free.
+device::Event Fsdp::gather_from(const UnitState& unit, comm::Collectives& collectives,
+                                const Tensor& shard, const device::Event& free) {
   auto& group = *unit.group;
   // Codes that are about to be kept replace those of the last gather from them.
-  if (group.quantized_secondary) axis.collectives->stream().wait(unit.ready);
+  if (group.quantized_secondary) collectives.stream().wait(unit.ready);
   if (unit.has_secondary && group.quantized_secondary)
-    unit.ready = group.quantized_secondary->all_gather_codes(unit.parameters, shard, free);
-  else if (!unit.has_secondary && group.quantized_gather)
-    unit.ready = group.quantized_gather->all_gather(unit.parameters, shard, free);
-  else
-    unit.ready = axis.collectives->all_gather(unit.parameters, shard, free);
-  const bool keeps = group.quantized_secondary && pass == Pass::forward && !unit.has_secondary;
-  if (keeps) keep_secondary_codes(u);
-  if (on_host) unit.group->weight_shards.release(u, unit.ready);
+    return group.quantized_secondary->all_gather_codes(unit.parameters, shard, free);
+  if (!unit.has_secondary && group.quantized_gather)
+    return group.quantized_gather->all_gather(unit.parameters, shard, free);
+  return collectives.all_gather(unit.parameters, shard, free);
 }
 
 /// Copies a unit's weight shard from the host once `to` is free.

@@ -173,6 +173,8 @@ class Fsdp final : public model::Weights {
   void unshard(std::size_t unit, model::Pass pass);
   void gather(std::size_t unit, model::Pass pass);
   Source source_of(std::size_t unit) const;
+  static device::Event gather_from(const UnitState& unit, comm::Collectives& collectives,
+                                   const Tensor& shard, const device::Event& free);
   device::Event upload_weights(std::size_t unit, const Tensor& to, const device::Event& free);
   void prefetch(UnitRange units, model::Pass pass);
   std::size_t units_between_micro_batches();
