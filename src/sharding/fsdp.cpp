@@ -351,7 +351,7 @@ Tensor Fsdp::secondary_shard(const UnitState& unit) const {
 void Fsdp::keep_secondary_codes(std::size_t u) {
   UnitState& unit = units_[u];
   const auto& group = *unit.group;
-  const int parts = group.shard.size / group.secondary->size;
+  const std::int64_t parts = group.shard.size / group.secondary->size;
   const auto numel = layout_.units()[u].shard_numel;
   const device::ScopedMemoryTag use(device::MemoryUse::gathered_weights);
   if (!unit.secondary) unit.secondary = device::Buffer(QuantizedGather::kept_bytes(parts, numel));

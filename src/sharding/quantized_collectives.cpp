@@ -48,8 +48,8 @@ QuantizationSquares SquareSums::take(device::Stream& stream) {
   return sums;
 }
 
-QuantizedGather::QuantizedGather(comm::DeviceMesh::Axis& axis, int parts, std::int64_t part_numel,
-                                 DType dtype)
+QuantizedGather::QuantizedGather(comm::DeviceMesh::Axis& axis, std::int64_t parts,
+                                 std::int64_t part_numel, DType dtype)
     : axis_(axis), parts_(parts) {
   const device::ScopedMemoryTag use(device::MemoryUse::gathered_weights);
   const auto bytes = kept_bytes(parts, part_numel);
@@ -61,7 +61,7 @@ QuantizedGather::QuantizedGather(comm::DeviceMesh::Axis& axis, int parts, std::i
   }
 }
 
-std::int64_t QuantizedGather::kept_bytes(int parts, std::int64_t part_numel) {
+std::int64_t QuantizedGather::kept_bytes(std::int64_t parts, std::int64_t part_numel) {
   return parts * BlockCodes::part_bytes(part_numel, gather_bits);
 }
 
@@ -105,7 +105,8 @@ device::Event QuantizedGather::gather(const Tensor& whole, const BlockCodes& own
   return stream.record();
 }
 
-device::Event QuantizedGather::keep_parts(const Tensor& to, int first, std::int64_t part_numel) {
+device::Event QuantizedGather::keep_parts(const Tensor& to, std::int64_t first,
+                                          std::int64_t part_numel) {
   auto& stream = axis_.collectives->stream();
   const auto bytes = BlockCodes::part_bytes(part_numel, gather_bits);
   device::copy_bytes(stream, to, codes_.tensor(DType::i8, {to.numel()}, first * bytes));

@@ -36,7 +36,8 @@ class QuantizedGather {
  public:
   /// Each rank has this many parts of the whole, each with at most `part_numel` numbers.
   /// Collective; the axis is borrowed.
-  QuantizedGather(comm::DeviceMesh::Axis& axis, int parts, std::int64_t part_numel, DType dtype);
+  QuantizedGather(comm::DeviceMesh::Axis& axis, std::int64_t parts, std::int64_t part_numel,
+                  DType dtype);
   /// As Collectives::all_gather(), of one part for each rank, with whole in the constructor's
   /// dtype. This rank's own numbers are rounded like the others: `whole` is the same on all ranks.
   device::Event all_gather(const Tensor& whole, const Tensor& mine, const device::Event& after);
@@ -45,9 +46,9 @@ class QuantizedGather {
                                  const device::Event& after);
   /// Copies codes of the last whole to `to`, as many as it has room for, from the part `first` on;
   /// of part_numel numbers each. Not with shared memory.
-  device::Event keep_parts(const Tensor& to, int first, std::int64_t part_numel);
+  device::Event keep_parts(const Tensor& to, std::int64_t first, std::int64_t part_numel);
   /// Returns the size of this many parts' codes.
-  static std::int64_t kept_bytes(int parts, std::int64_t part_numel);
+  static std::int64_t kept_bytes(std::int64_t parts, std::int64_t part_numel);
   QuantizationSquares take_squares() { return squares_.take(axis_.collectives->stream()); }
 
  private:
@@ -55,7 +56,7 @@ class QuantizedGather {
   device::Event gather(const Tensor& whole, const ops::BlockCodes& own, const device::Event& after);
 
   comm::DeviceMesh::Axis& axis_;
-  int parts_;               ///< per rank
+  std::int64_t parts_;      ///< per rank
   device::Buffer codes_;    ///< all parts, or only this rank's if `whole` is shared memory
   device::Buffer rounded_;  ///< with shared memory: this rank's part of `whole`
   SquareSums squares_;

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <numeric>
 #include <vector>
@@ -192,7 +194,7 @@ TEST(QuantizedAllReduce, GivesAllRanksTheSameSums) {
       }
       const auto seen = data.values();
       // The last bits of a sum may move it to the next code.
-      const float step = 100.0F * static_cast<float>(ranks) / (bits == 8 ? 127 : 7);
+      const float step = 100.0F * static_cast<float>(ranks) / (bits == 8 ? 127.0F : 7.0F);
       for (std::size_t i = 0; i < seen.size(); ++i)
         ASSERT_NEAR(seen[i], expected[i], 1.01F * step) << i;
       std::vector<std::byte> bytes(seen.size() * 4);
