@@ -162,6 +162,17 @@ void training_keys(Io& io, Inputs& in) {
       io.key("momentum", in.optimizer.muon.momentum, from_below(0, 1));
       io.key("nesterov", in.optimizer.muon.nesterov);
     });
+    io.section("outer", [&] {
+      auto& outer = in.optimizer.outer;
+      io.key("every_steps", outer.every_steps, at_least(0));
+      io.key("name", outer.name);
+      io.key("lr", outer.lr, above(0));
+      io.key("momentum", outer.momentum, from_below(0, 1));
+      io.key("reduce_dtype", outer.reduce_dtype);
+      io.key("fragments", outer.fragments, at_least(1));
+      io.key("delay_steps", outer.delay_steps, at_least(0));
+      io.key("local_share", outer.local_share, from_to(0, 1));
+    });
   });
   io.section("schedule", [&] {
     io.key("name", in.schedule.name);

@@ -134,7 +134,7 @@ std::vector<std::string> nearest(std::string_view text,
 }
 
 std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates) {
-  constexpr std::size_t most = 4;  // a longer list does not help
+  constexpr std::size_t most = 5;  // a longer list does not help
   auto near = nearest(word, candidates);
   if (near.empty() || near.size() > most) return "";
   for (auto& one : near) one = fmt::format("'{}'", one);

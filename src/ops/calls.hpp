@@ -326,6 +326,21 @@ struct MuonMomentumStep {
   float gradient_scale;  ///< clip factor, folded in
 };
 
+/// Arguments to outer_step(): dense fp32 tensors with equal numel, but for `copy`.
+struct OuterCall {
+  Tensor outer;          ///< the exchanged weights, updated
+  Tensor momentum = {};  ///< updated; empty: plain SGD
+  Tensor difference;     ///< mean over the replicas of those weights less each one's own
+  Tensor parameter;      ///< the replica's own weights, updated
+  Tensor copy = {};      ///< as for adamw()
+};
+
+/// Scalars for an outer step (DiLoCo, Douillard et al. 2023).
+struct OuterStep {
+  float lr, momentum;
+  float local_share;  ///< weight of `parameter` in its new value, beside the outer weights
+};
+
 /// Scalars for one SGD step with momentum, as in torch.optim.SGD (no dampening, no Nesterov).
 struct SgdStep {
   float lr, momentum, weight_decay, gradient_scale;

@@ -4,6 +4,7 @@
 
 #include "core/dtype.hpp"
 #include "core/enum_names.hpp"
+#include "sharding/sharding_options.hpp"
 
 namespace llamesh::optim {
 
@@ -21,6 +22,27 @@ struct MuonOptions {
   bool nesterov = true;
 };
 
+enum class OuterName : std::uint8_t { nesterov, sgd };
+inline EnumNames<OuterName> enum_names(OuterName) {
+  return {{{"nesterov", OuterName::nesterov}, {"sgd", OuterName::sgd}}};
+}
+
+/// `optimizer.outer:` section in the input file: replicas train apart and exchange what they
+/// learned every so many steps (DiLoCo, Douillard et al. 2023). The defaults are the authors'.
+struct OuterOptions {
+  std::int64_t every_steps = 0;  ///< 0: replicas add up their gradients in every step
+  OuterName name = OuterName::nesterov;
+  double lr = 0.7;
+  double momentum = 0.9;  ///< for nesterov
+  sharding::ReduceDType reduce_dtype = sharding::ReduceDType::automatic;
+  // Streaming DiLoCo (Douillard et al. 2025).
+  std::int64_t fragments = 1;    ///< parts that are exchanged in turn
+  std::int64_t delay_steps = 0;  ///< in which an exchange takes place behind computation
+  double local_share = 0.5;      ///< their alpha: weight for what the replica has itself
+
+  bool enabled() const { return every_steps > 0; }
+};
+
 /// `optimizer:` section in the input file. `lr` is the schedule's peak.
 struct OptimizerOptions {
   OptimizerName name = OptimizerName::adamw;
@@ -31,6 +53,7 @@ struct OptimizerOptions {
   double weight_decay = 0.1;  ///< matrices only
   double clip_norm = 1.0;     ///< global gradient norm limit; 0: no clipping
   MuonOptions muon = {};
+  OuterOptions outer = {};
   DType moments = DType::f32;  ///< storage of AdamW's; bf16 is rounded stochastically
 };
 

@@ -4,6 +4,7 @@
 
 #include "checkpoint/format/state.hpp"
 #include "optim/optimizer.hpp"
+#include "optim/outer_optimizer.hpp"
 #include "plan/step_plan.hpp"
 #include "train/engine/pipeline.hpp"
 #include "train/engine/pipeline_walk.hpp"
@@ -42,6 +43,8 @@ DryRun dry_run(const train::Setup& setup, const device::Hardware& hardware,
                        train::evaluation_actions);
   check_owned_once(*setup.layout);
   const auto groups = checkpoint::groups_of(optim::moments_of(setup.inputs.optimizer),
+                                            optim::outer_tensors_of(setup.inputs.optimizer.outer),
+                                            setup.mesh.group_size(setup.mesh.apart()),
                                             !train::refers_to_base(setup.inputs));
   seen.checkpoint = check_written_once(*setup.layout, groups);
   return seen;

@@ -82,7 +82,8 @@ std::vector<Owners> owners_of(const sharding::ShardLayout& layout, std::size_t u
   const auto& dims = layout.dims();
   std::vector<Owners> owners;
   for (const auto id : layout.units()[unit].parameters) {
-    const auto replicated = layout.placement(id).replicated(dims);
+    const auto& placement = layout.placement(id);
+    const auto replicated = placement.replicated(dims) | placement.apart;
     owners.push_back({id, replicated, {}});
     auto& copies = owners.back().copies;
     copies.resize(static_cast<std::size_t>(dims.group_size(replicated)));

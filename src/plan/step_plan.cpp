@@ -53,6 +53,8 @@ class SimulatedRank {
     engine_.model.take_loss();
   }
   void update() { engine_.update(in_.optimizer.lr, 0, 1); }
+  /// All replicas that train apart exchange all that they have learned.
+  void exchange_replicas() { engine_.exchange_replicas(1, 1); }
 
   std::int64_t checkpoint_bytes() const {
     std::int64_t numel = 0;
@@ -142,7 +144,8 @@ BytesByAxis bytes_sent(const comm::DeviceMesh& mesh) {
 }
 
 /// Records the traffic since `before`. An axis and its factors have one name.
-void record_traffic(const comm::DeviceMesh& mesh, const BytesByAxis& before, StepPlan& plan) {
+template <class Plan>
+void record_traffic(const comm::DeviceMesh& mesh, const BytesByAxis& before, Plan& plan) {
   plan.traffic.clear();
   plan.traffic_between_nodes.clear();
   for (const auto* axis : mesh.all()) {
@@ -171,8 +174,22 @@ void record_calls(const comm::CollectiveLog& log, const std::vector<std::size_t>
   }
 }
 
+/// Adds a step's share of exchanges between replicas that train apart. Each fragment has the steps
+/// of its delay to arrive.
+void add_exchanges(const optim::OuterOptions& options, StepPlan& plan) {
+  if (!plan.exchange) return;
+  const auto fragments = static_cast<double>(options.fragments);
+  const double hidden = static_cast<double>(options.delay_steps) * plan.seconds;
+  plan.exchange->exposed_seconds =
+      fragments * std::max(0.0, plan.exchange->seconds / fragments - hidden);
+  const double share = plan.exchange->exposed_seconds / static_cast<double>(options.every_steps);
+  plan.seconds += share;
+  plan.exposed_seconds += share;
+}
+
 void record_speed(const train::Setup& setup, const device::Hardware& hardware, StepPlan& plan) {
   const auto& in = setup.inputs;
+  add_exchanges(in.optimizer.outer, plan);
   plan.tokens_per_second =
       static_cast<double>(in.train.global_batch * in.data.sequence_length) / plan.seconds;
   plan.mfu = plan.tokens_per_second *
@@ -189,6 +206,16 @@ void record_memory_checkpoints(const train::Setup& setup, const SimulatedRank& s
   };
   plan.memory_checkpoints = bytes(options.partner);
   plan.remote_replicas = plan.memory_checkpoints - bytes(checkpoint::RemoteReplicas::off);
+}
+
+/// Simulates a whole exchange between replicas that train apart.
+void plan_exchange(const device::Simulation& simulation, const comm::DeviceMesh& mesh,
+                   SimulatedRank& simulated, StepPlan::Exchange& exchange) {
+  const double start = simulation.now();
+  const auto sent = bytes_sent(mesh);
+  simulated.exchange_replicas();
+  record_traffic(mesh, sent, exchange);
+  exchange.seconds = simulation.now() - start;
 }
 
 /// Simulates the steps; leaves out the rates, which record_speed() adds. `time`: shared with the
@@ -233,8 +260,11 @@ StepPlan simulate(device::Simulation& simulation, const train::Setup& setup, int
     plan.over_host_link = simulation.copied_by_host() - copied;
     record_traffic(mesh, sent, plan);
     record_calls(log, called, plan);
+    if (step == 1) simulated.exchange_replicas();  // takes scratch
   }
   plan.on_host = simulation.host_meter().in_use();
+  if (setup.inputs.optimizer.outer.enabled())
+    plan_exchange(simulation, mesh, simulated, plan.exchange.emplace());
   return plan;
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,8 +29,15 @@ struct StepPlan : train::PlannedMemory {
     std::int64_t collectives;  ///< calls per step
   };
   std::vector<Group> groups;
+  /// An exchange between replicas that train apart (optimizer.outer).
+  struct Exchange {
+    std::map<std::string, std::int64_t> traffic, traffic_between_nodes;  ///< likewise
+    double seconds = 0;
+    double exposed_seconds = 0;  ///< in which computation waits for it
+  };
+  std::optional<Exchange> exchange = {};
   std::int64_t checkpoint_bytes = 0;
-  double seconds = 0;
+  double seconds = 0;          ///< with its share in exchanges
   double exposed_seconds = 0;  ///< part in which computation waits for collectives
   double tokens_per_second = 0;
   double mfu = 0;  ///< as in metrics.jsonl, relative to the data sheet's peak

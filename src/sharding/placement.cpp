@@ -91,7 +91,7 @@ comm::AxisSet Placement::split_axes() const {
 }
 
 comm::AxisSet Placement::replicated(const comm::ParallelDims& dims) const {
-  const auto divided = sharded | split_axes();
+  const auto divided = sharded | split_axes() | apart;
   return dims.all() & ~(stages.empty() ? divided : divided | dims.pipeline());
 }
 

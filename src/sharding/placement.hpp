@@ -21,6 +21,9 @@ struct Placement {
   /// Stages, coordinates along the axis `pipeline`, whose ranks hold it; no other rank does. In the
   /// checkpoint and in sums over the model the first one counts. Empty: all ranks.
   std::vector<int> stages = {};
+  /// Axes along which replicas train it apart, so that the ranks hold no copies. ShardLayout sets
+  /// them.
+  comm::AxisSet apart = {};
 
   /// All axes that split a dim.
   comm::AxisSet split_axes() const;

@@ -24,6 +24,7 @@ struct QuantizationSquares {
 struct QuantizedTraffic {
   QuantizationSquares weights;    ///< gathered
   QuantizationSquares gradients;  ///< reduced
+  QuantizationSquares outer;      ///< exchanged by replicas that train apart
 };
 
 }  // namespace llamesh::sharding

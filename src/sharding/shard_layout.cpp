@@ -49,6 +49,8 @@ ShardLayout::ShardLayout(const model::ParameterTable& table, std::vector<Unit> u
       placements_(std::move(placements)),
       local_table_(sharding::local_table(table, dims_, placements_)),
       places_(table.parameters.size()) {
+  for (std::size_t i = 0; i < placements_.size(); ++i)
+    if (!table.parameters[i].frozen) placements_[i].apart = dims_.apart();
   std::size_t placed = 0;
   for (auto& unit : units) {
     std::int64_t numel = 0;

@@ -43,7 +43,8 @@ class ShardLayout {
  public:
   /// `table` is borrowed and must outlive the layout. All parameters of a unit must be sharded, and
   /// have copies, along the same axes; all are frozen, or none, and all are always fp32, or none.
-  /// Throws a user error that names a parameter that does not divide as its placement says.
+  /// Replicas that train apart hold copies only of frozen parameters. Throws a user error that
+  /// names a parameter that does not divide as its placement says.
   ShardLayout(const model::ParameterTable& table, std::vector<Unit> units, comm::ParallelDims dims,
               Placements placements);
   /// Makes all parameters whole, sharded along the axis `shard`.

@@ -32,7 +32,7 @@ void download_values(MemoryKind memory, std::span<float> values, const Tensor& f
 
 ShardedState::ShardedState(const ShardLayout& layout, comm::DeviceMesh& mesh,
                            const PrecisionOptions& precision, const std::vector<Moment>& moments,
-                           const ShardingOptions& sharding)
+                           const ShardingOptions& sharding, const std::vector<Moment>& outer)
     : layout_(layout),
       rank_(mesh.rank()),
       offload_(sharding.offload),
@@ -51,7 +51,8 @@ ShardedState::ShardedState(const ShardLayout& layout, comm::DeviceMesh& mesh,
     group.frozen ? place_frozen(group, mesh, group.dtype(precision.parameters))
                  : place(group, mesh, group.dtype(precision.parameters));
   const device::ScopedMemoryTag use(device::MemoryUse::optimizer);
-  for (const auto& moment : moments) allocate(moment);
+  for (const auto& moment : moments) moments_.push_back(allocate(moment, mesh));
+  for (const auto& moment : outer) outer_.push_back(allocate(moment, mesh));
 }
 
 Tensor ShardedTensor::of(std::size_t unit, const Piece& piece) const {
@@ -97,21 +98,25 @@ std::vector<std::int64_t> gaps_of(const ShardLayout& layout, HasParameter has, i
 
 }  // namespace
 
-void ShardedState::allocate(const Moment& moment) {
+/// Collective.
+ShardedTensor ShardedState::allocate(const Moment& moment, comm::DeviceMesh& mesh) {
   const auto size = size_of(moment.dtype);
   std::vector<std::int64_t> numels;
   for (std::size_t u = 0; u < layout_.units().size(); ++u)
     numels.push_back(max_numel(layout_, u, moment.has, rank_));
   const auto numel = std::accumulate(numels.begin(), numels.end(), std::int64_t{0});
-  buffers_.push_back(device::Buffer::in(memory(), numel * size));
-  auto& tensor = moments_.emplace_back(
-      ShardedTensor{moment.name, memory(), {}, moment.has, gaps_of(layout_, moment.has, rank_)});
+  const bool is_symmetric = moment.exchanged && memory() == MemoryKind::device && numel > 0;
+  buffers_.push_back(
+      is_symmetric ? mesh.along(mesh.dims().apart()).collectives->allocate_symmetric(numel * size)
+                   : device::Buffer::in(memory(), numel * size));
+  ShardedTensor tensor{moment.name, memory(), {}, moment.has, gaps_of(layout_, moment.has, rank_)};
   std::int64_t at = 0;
   for (const auto count : numels) {
     tensor.shards.push_back(count > 0 ? buffers_.back().tensor(moment.dtype, {count}, at * size)
                                       : Tensor());
     at += count;
   }
+  return tensor;
 }
 
 void ShardedState::group_units() {
@@ -131,7 +136,8 @@ void ShardedState::group_units() {
 /// Allocates shards for a group's units, each kind in one buffer. Collective.
 void ShardedState::place(Group& group, comm::DeviceMesh& mesh, DType compute_dtype) {
   auto& shard = mesh.along(group.sharded);
-  auto& replicas = mesh.along(group.replicas);
+  const bool adds_up = mesh.dims().group_size(group.replicas) > 1;
+  auto& replicas = mesh.along(adds_up ? group.replicas : mesh.dims().apart());
   std::int64_t numel = 0;
   for (const auto u : group.held) numel += layout_.units()[u].shard_numel;
   const bool offloaded = memory() == MemoryKind::host;

@@ -20,6 +20,7 @@ struct Moment {
   std::string name;
   DType dtype = DType::f32;
   HasParameter has = nullptr;
+  bool exchanged = false;  ///< summed over replicas that train apart
 };
 
 /// A rank's shards with one value per model element, and their memory kind.
@@ -45,13 +46,15 @@ void download_values(device::MemoryKind memory, std::span<float> values, const T
 /// State that a rank keeps from step to step: its shards of the fp32 master weights, gradients and
 /// optimizer moments (fp32 or bf16), all in one kind of memory, and weights in the compute dtype if
 /// those are kept too. Of frozen units it has only the weights in the compute dtype. Fsdp gathers
-/// from it and reduces into it, the optimizer updates it, a checkpoint reads and fills it.
+/// from it and reduces into it, the optimizer updates it, a checkpoint reads and fills it. Replicas
+/// that train apart each have a state of their own; what they share is in outer().
 class ShardedState {
  public:
-  /// Collective over the mesh. `layout` is borrowed; `moments` are those of the optimizer.
-  /// Everything starts at zero.
+  /// Collective over the mesh. `layout` is borrowed; `moments` are those of the optimizer, `outer`
+  /// what replicas that train apart share. Everything starts at zero.
   ShardedState(const ShardLayout& layout, comm::DeviceMesh& mesh, const PrecisionOptions& precision,
-               const std::vector<Moment>& moments, const ShardingOptions& sharding = {});
+               const std::vector<Moment>& moments, const ShardingOptions& sharding = {},
+               const std::vector<Moment>& outer = {});
 
   /// Initializes this rank's master weights: ones for norms, normal values with standard deviation
   /// `stddev` for matrices. A value depends only on (seed, parameter name, element index in the
@@ -67,6 +70,9 @@ class ShardedState {
   const ShardedTensor& frozen() const { return frozen_; }
   const ShardedTensor& gradients() const { return gradients_; }
   const std::vector<ShardedTensor>& moments() const { return moments_; }
+  /// Returns what all replicas have alike, even where they train apart: the weights in their latest
+  /// exchange, and its optimizer's moments. Empty if they do not.
+  const std::vector<ShardedTensor>& outer() const { return outer_; }
   /// Returns the memory kind of masters, gradients and moments.
   device::MemoryKind memory() const { return masters_.memory; }
   /// Returns the stream that reads and writes them.
@@ -90,7 +96,8 @@ class ShardedState {
   const Weights& weights(std::size_t unit) const { return weights_[unit]; }
   /// Unit indices whose shards share a pair of groups: the shard group and the replica group. All
   /// are frozen, or none, and all are always fp32, or none. Gradient shards of the held ones are
-  /// contiguous, with zero padding.
+  /// contiguous, with zero padding, in memory for sums over the replicas, or over those that train
+  /// apart.
   struct Group {
     std::vector<std::size_t> units;
     std::vector<std::size_t> held;  ///< those that this rank's stage holds
@@ -105,7 +112,7 @@ class ShardedState {
 
  private:
   void group_units();
-  void allocate(const Moment& moment);
+  ShardedTensor allocate(const Moment& moment, comm::DeviceMesh& mesh);
   void place(Group& group, comm::DeviceMesh& mesh, DType compute_dtype);
   void place_frozen(Group& group, comm::DeviceMesh& mesh, DType compute_dtype);
   void place_on_device(Group& group, comm::DeviceMesh::Axis& shard, DType dtype,
@@ -119,7 +126,7 @@ class ShardedState {
   std::vector<Group> groups_;
   std::vector<device::Buffer> buffers_;
   ShardedTensor masters_, gradients_, frozen_;
-  std::vector<ShardedTensor> moments_;
+  std::vector<ShardedTensor> moments_, outer_;
   std::vector<Weights> weights_;
 };
 

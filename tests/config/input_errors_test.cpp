@@ -17,7 +17,8 @@ TEST(InputErrors, UnknownKeysNameTheNearest) {
             "f.yaml:3: unknown key 'modle.hidden_sise'; did you mean 'model.hidden_size'?");
   EXPECT_EQ(
       error(data + "train:\n  steps: 3\n  lr: 0.1\n"),
-      "f.yaml:4: unknown key 'train.lr'; did you mean 'optimizer.lr' or 'optimizer.muon.lr'?");
+      "f.yaml:4: unknown key 'train.lr'; did you mean 'optimizer.lr' or 'optimizer.muon.lr' or "
+      "'optimizer.outer.lr'?");
   EXPECT_EQ(error(data + "mesh: {axes: {banana: 2}}\n"),
             "f.yaml:2: unknown key 'mesh.axes.banana'");
   EXPECT_EQ(error(data + "xyzzyplugh: 4\n"), "f.yaml:2: unknown key 'xyzzyplugh'");
@@ -32,12 +33,14 @@ TEST(InputErrors, UnknownKeysNameTheNearest) {
 
 TEST(InputErrors, AKeyWithoutItsGroupNamesThoseThatHaveIt) {
   EXPECT_EQ(error(data, {"lr=1"}),
-            "command line: unknown key 'lr'; did you mean 'optimizer.lr' or 'optimizer.muon.lr'?");
+            "command line: unknown key 'lr'; did you mean 'optimizer.lr' or 'optimizer.muon.lr' or "
+            "'optimizer.outer.lr'?");
   EXPECT_EQ(error(data, {"stpes=1"}),
             "command line: unknown key 'stpes'; did you mean 'profile.steps' or 'train.steps'?");
   EXPECT_EQ(error(data, {"every_steps=1"}),
             "command line: unknown key 'every_steps'; did you mean 'checkpoint.every_steps' or "
-            "'checkpoint.memory.every_steps' or 'evaluate.every_steps' or 'log.every_steps'?");
+            "'checkpoint.memory.every_steps' or 'evaluate.every_steps' or 'log.every_steps' or "
+            "'optimizer.outer.every_steps'?");
 }
 
 TEST(InputErrors, NamesOfOtherProgramsHaveTheirHint) {

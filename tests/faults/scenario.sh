@@ -315,6 +315,8 @@ killed_rank_with_experts() { kill_rank 1 "${experts[@]}"; }
 killed_rank_in_a_stage() { kill_rank 2 mesh.axes.pipeline=2; }
 int8=(mesh.ranks_per_node=2 sharding.strategy=full_shard sharding.gather=int8 sharding.reduce_dtype=int8)
 killed_rank_with_int8() { kill_rank 2 "${int8[@]}"; }
+apart=(mesh.ranks_per_node=2 optimizer.outer.every_steps=2 optimizer.outer.delay_steps=1)
+killed_replica() { kill_rank 2 "${apart[@]}"; }
 killed_rank_with_context() { kill_rank 1 sharding.strategy=full_shard mesh.axes.context=4; }
 
 # --- runs that are asked to stop, and go on
@@ -607,6 +609,10 @@ frozen_rank_in_a_stage() {
 frozen_rank_with_int8() {
   freeze_rank "${int8[@]}"
   grep -qE '"axis": "(shard|world)"' runs/tiny/failure.json || bad "failure.json does not say where the others wait: $(cat runs/tiny/failure.json)"
+}
+frozen_replica() {
+  freeze_rank "${apart[@]}"
+  grep -qE '"axis": "(replicate|shard|world)"' runs/tiny/failure.json || bad "failure.json does not say where the others wait: $(cat runs/tiny/failure.json)"
 }
 frozen_rank_with_experts() {
   freeze_rank "${experts[@]}"

@@ -80,6 +80,14 @@ for case in full_shard hybrid_shard; do
   ran "int8-$case" 4 --device cuda "${keys[@]}"
   close "$case, 4 ranks, int8 between nodes" 4 "int8-$case" "int8-cpu-$case" 1e-5
 done
+for case in none/auto none/int8 all/auto; do
+  keys=(sharding.strategy=hybrid_shard optimizer.outer.every_steps=2 "sharding.offload=${case%/*}"
+    "optimizer.outer.reduce_dtype=${case#*/}")
+  [[ ${case%/*} == all ]] || keys+=(optimizer.outer.fragments=2 optimizer.outer.delay_steps=1)
+  ran "outer-cpu-${case/\//-}" 4 --device cpu "${keys[@]}"
+  ran "outer-${case/\//-}" 4 --device cuda "${keys[@]}" checkpoint.every_steps=3 checkpoint.async=true
+  close "replicas apart, offload ${case%/*}, exchanged as ${case#*/}" 4 "outer-${case/\//-}" "outer-cpu-${case/\//-}" 1e-5
+done
 for case in full_shard/2/optimizer hybrid_shard/4/all no_shard/2/all; do
   IFS=/ read -r strategy ranks offload <<<"$case"
   ran "offload-$offload-$ranks" "$ranks" --device cuda "sharding.strategy=$strategy" "sharding.offload=$offload" \

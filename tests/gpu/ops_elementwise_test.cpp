@@ -172,5 +172,39 @@ TEST(CudaOptimizers, SgdStepsAsOnTheCpu) {
     }
 }
 
+TEST(CudaOptimizers, OuterStepsAsOnTheCpu) {
+  const ops::OuterStep step{.lr = 0.7F, .momentum = 0.9F, .local_share = 0.25F};
+  for (const auto count : all_counts)
+    for (const auto place : both_places)
+      for (const bool has_momentum : {true, false}) {
+        TestMatrix copy(DType::bf16, 1, count, place);
+        TestMatrix outer(DType::f32, 1, count, place), p(DType::f32, 1, count, place);
+        TestMatrix momentum(DType::f32, 1, count, place), d(DType::f32, 1, count, place);
+        for (int repeat = 0; repeat < 2; ++repeat) {
+          ops::scaled_difference(host_stream(), d.host(), outer.host(), p.host(), 0.5F);
+          ops::cuda::scaled_difference(device_stream(), d.device(), outer.device(), p.device(),
+                                       0.5F);
+          ops::outer_step(host_stream(),
+                          {.outer = outer.host(),
+                           .momentum = has_momentum ? momentum.host() : Tensor(),
+                           .difference = d.host(),
+                           .parameter = p.host()},
+                          step);
+          ops::cuda::outer_step(device_stream(),
+                                {.outer = outer.device(),
+                                 .momentum = has_momentum ? momentum.device() : Tensor(),
+                                 .difference = d.device(),
+                                 .parameter = p.device(),
+                                 .copy = repeat == 0 ? Tensor() : copy.device()},
+                                step);
+        }
+        expect_copied(copy, p, count, place);
+        outer.expect_equal(1e-6, "outer weights");
+        p.expect_equal(1e-6, "parameter");
+        momentum.expect_equal(1e-6, "momentum");
+        d.expect_equal(1e-6, "difference");
+      }
+}
+
 }  // namespace
 }  // namespace llamesh::test

@@ -307,5 +307,47 @@ TEST(Optimizers, SgdIsTorchs) {
   EXPECT_EQ(copy.bytes(), cast.bytes());
 }
 
+TEST(Optimizers, OuterStepsAreTorchsNesterov) {
+  auto stream = main_stream();
+  const std::int64_t n = 1003;
+  for (const bool has_momentum : {true, false}) {
+    const Matrix outer(DType::f32, 1, n), momentum(DType::f32, 1, n, 0, 0.0);
+    const Matrix p(DType::f32, 1, n), difference(DType::f32, 1, n);
+    const Matrix copy(DType::bf16, 1, n), cast(DType::bf16, 1, n);
+    auto w0 = outer.numbers(), m0 = momentum.numbers(), p0 = p.numbers();
+    for (int t = 0; t < 3; ++t) {
+      ops::scaled_difference(stream, difference, outer, p, 0.5F);
+      const auto d = difference.numbers();
+      for (std::size_t i = 0; i < d.size(); ++i) EXPECT_NEAR(d[i], 0.5 * (w0[i] - p0[i]), 1e-6);
+      ops::outer_step(stream,
+                      {.outer = outer,
+                       .momentum = has_momentum ? Tensor(momentum) : Tensor(),
+                       .difference = difference,
+                       .parameter = p,
+                       .copy = t == 0 ? Tensor() : Tensor(copy)},
+                      {.lr = 0.7F, .momentum = 0.9F, .local_share = 0.25F});
+      for (std::size_t i = 0; i < w0.size(); ++i) {
+        if (has_momentum) m0[i] = 0.9 * m0[i] + d[i];
+        w0[i] -= 0.7 * (d[i] + (has_momentum ? 0.9 * m0[i] : 0));
+        p0[i] = 0.75 * w0[i] + 0.25 * p0[i];
+      }
+    }
+    expect_near(outer.numbers(), w0, 2e-6, "outer weights");
+    expect_near(momentum.numbers(), m0, 2e-6, "momentum");
+    expect_near(p.numbers(), p0, 2e-6, "parameter");
+    ops::copy(stream, cast, p);
+    EXPECT_EQ(copy.bytes(), cast.bytes());
+  }
+}
+
+// Nothing of the replica's own remains, to the bit.
+TEST(Optimizers, AnOuterStepWithoutLocalShareSetsTheOuterWeights) {
+  auto stream = main_stream();
+  const Matrix outer(DType::f32, 1, 99), difference(DType::f32, 1, 99), p(DType::f32, 1, 99);
+  ops::outer_step(stream, {.outer = outer, .difference = difference, .parameter = p},
+                  {.lr = 0.3F, .momentum = 0, .local_share = 0});
+  EXPECT_EQ(p.bytes(), outer.bytes());
+}
+
 }  // namespace
 }  // namespace llamesh::test

@@ -15,21 +15,10 @@ namespace {
 
 using test::MeshSizes;
 using test::ShardedModel;
+using test::tiny_model;
 
 constexpr std::uint64_t seed = 20240611;
 constexpr float initial_deviation = 0.5F;
-
-/// Odd sizes: matrices are split in the middle, and with four ranks some own padding only.
-model::ModelConfig tiny() {
-  model::ModelConfig c;
-  c.hidden_size = 12;
-  c.intermediate_size = 20;
-  c.num_hidden_layers = 2;
-  c.num_attention_heads = 2;
-  c.num_key_value_heads = 1;
-  c.vocab_size = 5;
-  return c.resolved();
-}
 
 /// Returns a parameter's gradient in a step, with norms from about 1.6 to about 160, so that the
 /// clipping factor differs every time.
@@ -160,7 +149,7 @@ class EveryMesh : public testing::TestWithParam<MeshSizes> {
 
   /// Compares five steps with the reference, after each one.
   static void compare(const OptimizerOptions& options) {
-    ShardedModel sharded(tiny(), GetParam(), options);
+    ShardedModel sharded(tiny_model(), GetParam(), options);
     sharded.state().initialize(seed, initial_deviation);
     Optimizer optimizer(options, sharded.state(), sharded.mesh());
     Reference reference(sharded.table(), options);
@@ -201,10 +190,9 @@ constexpr float elsewhere = -1e30F;
 
 /// Returns the masters and moments after some steps, by names of tensor and parameter. Elements
 /// that other ranks hold are `elsewhere`.
-std::map<std::string, std::vector<float>> after_steps(const OptimizerOptions& options,
-                                                      MeshSizes mesh,
-                                                      const model::ModelConfig& config = tiny(),
-                                                      std::int64_t steps = 5) {
+std::map<std::string, std::vector<float>> after_steps(
+    const OptimizerOptions& options, MeshSizes mesh,
+    const model::ModelConfig& config = tiny_model(), std::int64_t steps = 5) {
   ShardedModel sharded(config, mesh, options);
   sharded.state().initialize(seed, initial_deviation);
   Optimizer optimizer(options, sharded.state(), sharded.mesh(), seed);
@@ -240,7 +228,7 @@ class Bf16Moments : public testing::TestWithParam<MeshSizes> {};
 TEST_P(Bf16Moments, HaveTheBitsOfOneRankOnEveryMesh) {
   if (GetParam().ranks() != test::world().size()) GTEST_SKIP() << "another number of ranks";
   const OptimizerOptions options{.eps = 1e-3, .clip_norm = 0, .moments = DType::bf16};
-  const auto config = tiny();  // its vocabulary is padded on tensor ranks
+  const auto config = tiny_model();  // its vocabulary is padded on tensor ranks
   auto alone = after_steps(options, {test::world().size(), 1}, config);
   for (const auto& [name, elements] : after_steps(options, GetParam(), config))
     for (std::size_t i = 0; i < elements.size(); ++i)
@@ -258,7 +246,7 @@ INSTANTIATE_TEST_SUITE_P(Meshes, Bf16Moments,
                          });
 
 model::ModelConfig tiny_experts() {
-  auto c = tiny();
+  auto c = tiny_model();
   c.family = "mixtral";
   c.num_experts = 4;
   c.num_experts_per_tok = 2;
@@ -337,7 +325,7 @@ TEST_P(MuonSteps, TakesEachMatrixAndEachExpertsByItself) {
   for (const bool nesterov : {true, false}) {
     auto options = muon_options();
     options.muon.nesterov = nesterov;
-    const auto config = GetParam().expert > 1 ? tiny_experts() : tiny();
+    const auto config = GetParam().expert > 1 ? tiny_experts() : tiny_model();
     std::int64_t matrices = 0;
     for (const auto& [name, elements] : after_steps(options, GetParam(), config, 1)) {
       const auto table = model::parameter_table(config);
@@ -357,7 +345,7 @@ TEST_P(MuonSteps, TakesEachMatrixAndEachExpertsByItself) {
 
 TEST_P(MuonSteps, GivesTheResultOfOneRankOnEveryMesh) {
   for (const auto moments : {DType::f32, DType::bf16})
-    for (const auto& config : {tiny(), tiny_experts()}) {
+    for (const auto& config : {tiny_model(), tiny_experts()}) {
       if (config.num_experts == 0 && GetParam().expert > 1) continue;
       auto options = muon_options();
       options.moments = moments;
@@ -392,7 +380,7 @@ TEST(MuonParameters, AreTheMatricesOfHiddenLayers) {
 }
 
 TEST_P(EveryMesh, GradientNormCountsEveryElementOnceAndIsTheSameEverywhere) {
-  ShardedModel sharded(tiny(), GetParam());
+  ShardedModel sharded(tiny_model(), GetParam());
   const Reference reference(sharded.table(), {});
   for (std::int64_t step = 1; step <= 3; ++step) {
     set_gradients(sharded, step);
@@ -404,7 +392,7 @@ TEST_P(EveryMesh, GradientNormCountsEveryElementOnceAndIsTheSameEverywhere) {
 }
 
 TEST_P(EveryMesh, GradientNormOfZeroIsZeroAndOfNoNumberIsNoNumberEverywhere) {
-  ShardedModel sharded(tiny(), GetParam());
+  ShardedModel sharded(tiny_model(), GetParam());
   EXPECT_EQ(sharded.gradient_norm(), 0.0);
   bool first = test::world().rank() == 0;
   sharded.for_each_piece([&](std::size_t unit, const sharding::Piece& piece) {

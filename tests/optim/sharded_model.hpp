@@ -4,12 +4,25 @@
 
 #include "model/description/model_config.hpp"
 #include "optim/optimizer.hpp"
+#include "optim/outer_optimizer.hpp"
 #include "sharding/fsdp.hpp"
 #include "sharding/mesh_tensor_parallel.hpp"
 #include "sharding/tensor_placements.hpp"
 #include "support.hpp"
 
 namespace llamesh::test {
+
+/// Odd sizes: matrices are split in the middle, and with four ranks some own padding only.
+inline model::ModelConfig tiny_model() {
+  model::ModelConfig c;
+  c.hidden_size = 12;
+  c.intermediate_size = 20;
+  c.num_hidden_layers = 2;
+  c.num_attention_heads = 2;
+  c.num_key_value_heads = 1;
+  c.vocab_size = 5;
+  return c.resolved();
+}
 
 /// Mesh sizes [replicate, shard, expert, context, tensor], and the residual layout over the tensor
 /// axis.
@@ -20,6 +33,7 @@ struct MeshSizes {
   sharding::ResidualLayout residual = sharding::ResidualLayout::sequence;
   int expert = 1;
   int context = 1;
+  bool apart = false;  ///< the replicas train apart
   int data_ranks() const { return replicate * shard * expert; }
   int ranks() const { return data_ranks() * context * tensor; }
 };
@@ -29,14 +43,16 @@ class ShardedModel {
  public:
   ShardedModel(const model::ModelConfig& config, MeshSizes mesh,
                const optim::OptimizerOptions& optimizer = {},
-               const std::vector<std::string>& freeze = {})
+               const std::vector<std::string>& freeze = {},
+               sharding::Offload offload = sharding::Offload::none)
       : table_(frozen_table(config, freeze)),
         layout_(table_,
                 sharding::make_units(table_, {}, dims_of(config, mesh), placements(config, mesh)),
                 dims_of(config, mesh), placements(config, mesh)),
         mesh_(world(), comm::discover_topology(world(), 0), layout_.dims()),
-        state_(layout_, mesh_, {}, optim::moments_of(optimizer)),
-        fsdp_(state_, mesh_, {}, {}) {}
+        state_(layout_, mesh_, {}, optim::moments_of(optimizer), offloading(offload),
+               optim::outer_tensors_of(optimizer.outer)),
+        fsdp_(state_, mesh_, offloading(offload), {}) {}
 
   const model::ParameterTable& table() const { return table_; }
   const sharding::ShardLayout& layout() const { return layout_; }
@@ -68,6 +84,11 @@ class ShardedModel {
   }
 
  private:
+  static sharding::ShardingOptions offloading(sharding::Offload offload) {
+    sharding::ShardingOptions options;
+    options.offload = offload;
+    return options;
+  }
   static model::ParameterTable frozen_table(const model::ModelConfig& config,
                                             const std::vector<std::string>& freeze) {
     auto table = model::parameter_table(config);
@@ -83,8 +104,9 @@ class ShardedModel {
     if (mesh.expert > 1) axes.push_back({"expert", mesh.expert});
     if (mesh.context > 1) axes.push_back({"context", mesh.context});
     axes.push_back({"tensor", mesh.tensor});
-    return sharding::tensor_axis_for(model::parameter_table(config),
-                                     comm::ParallelDims(std::move(axes)));
+    const auto dims = sharding::tensor_axis_for(model::parameter_table(config),
+                                                comm::ParallelDims(std::move(axes)));
+    return mesh.apart ? dims.with_replicas_apart("replicate") : dims;
   }
 
   model::ParameterTable table_;

@@ -9,6 +9,7 @@
 #include "core/error.hpp"
 #include "core/trace.hpp"
 #include "optim/optimizer.hpp"
+#include "optim/outer_optimizer.hpp"
 #include "plan/step_plan.hpp"
 
 namespace llamesh::plan {
@@ -308,6 +309,20 @@ const Launch launches[] = {
        in.optimizer.name = optim::OptimizerName::muon;
        in.optimizer.moments = DType::bf16;
      }},
+    {"replicas_apart", 8, 2,
+     [](Inputs& in) {
+       in.sharding.strategy = Strategy::hybrid_shard;
+       in.mesh = {.replicate = 4, .tensor = 2};
+       in.optimizer.outer = {.every_steps = 8, .fragments = 2, .delay_steps = 1};
+     }},
+    {"offloaded_replicas_apart", 8, 4,
+     [](Inputs& in) {
+       in.sharding.strategy = Strategy::hybrid_shard;
+       in.mesh = {.replicate = 2, .pipeline = 2};
+       in.sharding.offload = sharding::Offload::all;
+       in.optimizer.outer = {.every_steps = 8, .reduce_dtype = sharding::ReduceDType::int4};
+       in.train.global_batch = 16;
+     }},
     {"offloaded_optimizer", 8, 4,
      [](Inputs& in) {
        in.mesh.tensor = 2;
@@ -437,7 +452,9 @@ TEST_P(EveryLaunch, ClassesOfRanksShowWhatAllRanksDo) {
   }
   EXPECT_EQ(of_classes.checkpoint.elements, of_all.checkpoint.elements);
   EXPECT_EQ(of_classes.checkpoint.hyperslabs, of_all.checkpoint.hyperslabs);
-  const auto groups = checkpoint::groups_of(optim::moments_of(setup.inputs.optimizer), true);
+  const auto groups = checkpoint::groups_of(optim::moments_of(setup.inputs.optimizer),
+                                            optim::outer_tensors_of(setup.inputs.optimizer.outer),
+                                            setup.mesh.group_size(setup.mesh.apart()), true);
   std::int64_t elements = 0;
   for (const auto& group : groups)
     for (const auto& parameter : setup.table->parameters)

@@ -101,8 +101,14 @@ void expect_as_planned(const train::Inputs& in) {
   }
   EXPECT_EQ(world().max(planned.on_host, "planned on the host"),  // stages differ
             record.on_host - on_host_before);
-  EXPECT_EQ(planned.traffic, record.traffic);
-  EXPECT_EQ(planned.traffic_between_nodes, record.traffic_between_nodes);
+  auto traffic = planned.traffic, between_nodes = planned.traffic_between_nodes;
+  if (planned.exchange) {  // in every step
+    for (const auto& [axis, bytes] : planned.exchange->traffic) traffic[axis] += bytes;
+    for (const auto& [axis, bytes] : planned.exchange->traffic_between_nodes)
+      between_nodes[axis] += bytes;
+  }
+  EXPECT_EQ(traffic, record.traffic);
+  EXPECT_EQ(between_nodes, record.traffic_between_nodes);
 }
 
 using PredictedCase = std::tuple<Strategy, Wrap, ActivationCheckpointing, DType>;
@@ -262,6 +268,28 @@ INSTANTIATE_TEST_SUITE_P(
                      testing::Values(1, 2),
                      testing::Values(Strategy::full_shard, Strategy::hybrid_shard),
                      testing::Values(DType::f32, DType::bf16)));
+
+TEST(OuterPrediction, HasExchangesBetweenReplicas) {
+  if (world().size() < 2) return;
+  for (const auto dtype :
+       {sharding::ReduceDType::automatic, sharding::ReduceDType::int8, sharding::ReduceDType::int4})
+    for (const auto& [strategy, offload] :
+         {std::pair(Strategy::no_shard, sharding::Offload::none),
+          std::pair(Strategy::hybrid_shard, sharding::Offload::none),
+          std::pair(Strategy::hybrid_shard, sharding::Offload::all)})
+      for (const int ranks_per_node : {world().size(), world().size() / 2}) {
+        if (ranks_per_node == world().size() && dtype != sharding::ReduceDType::automatic) continue;
+        const TemporaryFolder folder;
+        auto in = predicted_inputs(folder);
+        in.sharding.strategy = strategy;
+        in.sharding.offload = offload;
+        in.mesh.ranks_per_node = ranks_per_node;
+        in.mesh.replicate = strategy == Strategy::no_shard ? world().size() : 2;
+        in.optimizer.outer = {.every_steps = 1, .reduce_dtype = dtype};
+        SCOPED_TRACE(fmt::format("{}, {} per node", static_cast<int>(dtype), ranks_per_node));
+        expect_as_planned(in);
+      }
+}
 
 /// Activations are divided; each rank has room for all keys and values, for one layer at a time.
 TEST(ContextAxisPrediction, DividesActivations) {

@@ -51,11 +51,14 @@ class CheckedTrainer {
   ReplicaCheck& check() { return check_; }
   const std::vector<double>& losses() const { return losses_; }
 
-  /// Flips a bit on one rank. Kind 0: master weights; 1, 2: moments.
+  /// Flips a bit on one rank. Kind 0: master weights; 1, 2: moments; 3: the weights of the latest
+  /// exchange of replicas that train apart.
   void flip(int rank, std::size_t kind) {
     if (world().rank() != rank) return;
     const auto& state = trainer_.state();
-    const auto& tensor = kind == 0 ? state.masters() : state.moments()[kind - 1];
+    const auto& tensor = kind == 0   ? state.masters()
+                         : kind == 3 ? state.outer().front()
+                                     : state.moments()[kind - 1];
     auto* bytes = static_cast<unsigned char*>(tensor.shards.back().data());
     bytes[7] ^= 0x40U;  // in an exponent: a small number becomes huge
   }
@@ -118,7 +121,7 @@ TEST(FindMismatches, AMajorityOfThreeOrMoreDecidesInEachGroup) {
   const std::vector<std::uint64_t> hashes = {1, 9, 5, 9, 1, 9, 6, 9, 2, 9, 6, 9, 1, 9, 5, 9};
   const auto found = find_mismatches(hashes, replicas, dims);
   ASSERT_EQ(found.size(), 2U);
-  EXPECT_EQ(found[0].group, 0U);
+  EXPECT_EQ(found[0].shards, 0U);
   EXPECT_EQ(found[0].differ, (std::vector<int>{4}));
   EXPECT_EQ(found[0].agree, (std::vector<int>{0, 2, 6}));
   EXPECT_EQ(found[1].differ, (std::vector<int>{1, 3, 5, 7}));
@@ -166,6 +169,16 @@ TEST(ReplicaCheck, ABitOfAMomentIsFoundAtTheNextComparison) {
   EXPECT_EQ(stopped_by([&] { trainer.step([&] { trainer.flip(rank, 2); }); }), "");
   EXPECT_EQ(stopped_by([&] { trainer.step(); }), "");
   expect_stop_that_names(rank, stopped_by([&] { trainer.step(); }));
+}
+
+/// Their own weights differ, which is no fault.
+TEST(ReplicaCheck, ReplicasThatTrainApartShareOnlyTheWeightsOfTheirLatestExchange) {
+  const test::TemporaryFolder folder;
+  auto in = replicas_in(folder);
+  in.optimizer.outer = {.every_steps = 3, .fragments = 2, .delay_steps = 2};
+  CheckedTrainer trainer(in);
+  for (int step = 1; step <= 5; ++step) EXPECT_TRUE(trainer.step().empty()) << step;
+  expect_stop_that_names(1, stopped_by([&] { trainer.step([&] { trainer.flip(1, 3); }); }));
 }
 
 TEST(ReplicaCheck, BeforeASaveItComparesBetweenItsSteps) {

@@ -39,6 +39,7 @@ StepRecord full_record() {
                     .traffic_between_nodes = {{"replicate", 5}, {"shard", 0}},
                     .weight_quantization_error = 0.0078125,
                     .gradient_quantization_error = 0.125,
+                    .outer_quantization_error = 0.25,
                     .seconds_compute = 0.5,
                     .exposed = {{"replicate", 0.125}, {"shard", 0.0625}},
                     .joules = 350.5,
@@ -68,7 +69,7 @@ TEST(StepQuantities, AreWrittenInThisOrder) {
             R"("predicted_valley":123456789013,"predicted_peak":223456789013,)"
             R"("host":12345678,"predicted_host":12345679},"traffic":{"replicate":5,"shard":6},)"
             R"("traffic_between_nodes":{"replicate":5,"shard":0},)"
-            R"("quantization_error":{"weights":0.0078125,"gradients":0.125},)");
+            R"("quantization_error":{"weights":0.0078125,"gradients":0.125,"outer":0.25},)");
   EXPECT_EQ(line.substr(after),
             R"(,"seconds_compute":0.5,"exposed":{"replicate":0.125,"shard":0.0625},"mfu":0.45,)"
             R"("joules":350.5,"tokens_per_joule":2.25,"experts":{"aux_loss":1.0,"entropy":0.75,)"

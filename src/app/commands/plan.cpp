@@ -24,6 +24,17 @@ double storage_rate(const PlanArguments& asked, const PlannedLaunch& planned) {
   return measured > 0 ? measured : 10e9;
 }
 
+/// Returns an exchange between replicas that train apart; null without any.
+Json exchange_json(const PlannedLaunch& planned) {
+  const auto& exchange = planned.step.exchange;
+  if (!exchange) return nullptr;
+  return {{"every_steps", planned.setup.inputs.optimizer.outer.every_steps},
+          {"traffic", exchange->traffic},
+          {"traffic_between_nodes", exchange->traffic_between_nodes},
+          {"seconds", exchange->seconds},
+          {"exposed_seconds", exchange->exposed_seconds}};
+}
+
 void print_as_json(const PlanArguments& asked, const PlannedLaunch& planned) {
   const auto& step = planned.step;
   print_json({{"inputs", asked.inputs},
@@ -47,6 +58,7 @@ void print_as_json(const PlanArguments& asked, const PlannedLaunch& planned) {
               {"keep_bf16_weights", planned.keeps_bf16_weights()},
               {"traffic", step.traffic},
               {"traffic_between_nodes", step.traffic_between_nodes},
+              {"exchange", exchange_json(planned)},
               {"checkpoint_bytes", step.checkpoint_bytes},
               {"checkpoint_seconds",
                static_cast<double>(step.checkpoint_bytes) / storage_rate(asked, planned)},
@@ -89,6 +101,18 @@ void print_memory(const PlannedLaunch& planned) {
              bytes_text(step.remote_replicas));
 }
 
+/// Prints what replicas that train apart exchange.
+void print_exchange(const PlannedLaunch& planned) {
+  const auto& exchange = *planned.step.exchange;
+  fmt::print("\nexchanged by replicas every {} steps, in {}, of which steps wait for {}\n",
+             planned.setup.inputs.optimizer.outer.every_steps, time_text(exchange.seconds),
+             time_text(exchange.exposed_seconds));
+  for (const auto& [axis, bytes] : exchange.traffic)
+    if (bytes > 0)
+      fmt::print("  {:<24}{:>12}{:>16}\n", axis, bytes_text(bytes),
+                 bytes_text(exchange.traffic_between_nodes.at(axis)));
+}
+
 void print_as_table(const PlanArguments& asked, const PlannedLaunch& planned) {
   fmt::print("{}\n", describe(planned.setup, planned.hardware));
   print_memory(planned);
@@ -99,6 +123,7 @@ void print_as_table(const PlanArguments& asked, const PlannedLaunch& planned) {
                bytes_text(step.traffic_between_nodes.at(axis)));
   if (offloads(planned.setup.inputs))
     fmt::print("  {:<24}{:>12}\n", "host link, both ways", bytes_text(step.over_host_link));
+  if (step.exchange) print_exchange(planned);
   if (asked.imbalance > 1)
     fmt::print("\nthe rank receives {:g} times the mean rows of its expert axis (--imbalance)\n",
                asked.imbalance);

@@ -31,6 +31,14 @@ inline std::string moment_group(std::string_view moment) {
   return "/optimizer/" + std::string(moment);
 }
 
+/// Group whose members, by number, hold the weights and moments of replicas that train apart;
+/// `/model` then has the weights that they exchanged last.
+inline constexpr std::string_view replicas_group = "/replicas";
+/// Returns the path of a replica's own `group`, e.g. "/replicas/0/model".
+inline std::string replica_path(int replica, std::string_view group) {
+  return std::string(replicas_group) + "/" + std::to_string(replica) + std::string(group);
+}
+
 /// Returns a dataset's path, e.g. "/model/model.norm.weight".
 inline std::string dataset_path(std::string_view group, std::string_view parameter) {
   return std::string(group) + "/" + std::string(parameter);

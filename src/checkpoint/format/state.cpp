@@ -72,6 +72,20 @@ State State::only(std::string_view path) const {
   return state;
 }
 
+State State::from_replicas(int saved) const {
+  const auto& dims = layout.dims();
+  const int own = dims.rank_in_group(dims.apart(), rank);
+  State state{layout, rank, {}};
+  for (const auto& group : groups) {
+    if (group.contents.replica >= 0 && group.contents.replica != own) continue;
+    state.groups.push_back(group);
+    if (group.contents.replica < 0 || saved == 0) continue;
+    const auto name = group.path.substr(replica_path(own, "").size());
+    state.groups.back().path = replica_path(own % saved, name);
+  }
+  return state;
+}
+
 State State::only_groups(bool of_frozen) const {
   State state{layout, rank, {}};
   for (const auto& group : groups)
@@ -80,23 +94,64 @@ State State::only_groups(bool of_frozen) const {
 }
 
 std::vector<GroupContents> groups_of(const std::vector<sharding::Moment>& moments,
+                                     const std::vector<sharding::Moment>& outer, int replicas,
                                      bool with_frozen) {
-  std::vector<GroupContents> groups(1);
-  for (const auto& moment : moments) groups.push_back({.has = moment.has});
+  std::vector<GroupContents> groups;
   if (with_frozen) groups.push_back({.frozen = true});
+  for (const auto& shared : outer) groups.push_back({.has = shared.has});
+  for (int r = 0; r < (outer.empty() ? 1 : replicas); ++r) {
+    const int replica = outer.empty() ? -1 : r;
+    groups.push_back({.replica = replica});
+    for (const auto& moment : moments) groups.push_back({.has = moment.has, .replica = replica});
+  }
   return groups;
 }
 
-State state_of(const sharding::ShardedState& state) {
-  State all{state.layout(), state.rank(), {}};
-  const auto add = [&](std::string path, const sharding::ShardedTensor& tensor,
-                       bool frozen = false) {
-    all.groups.push_back({std::move(path), tensor.shards, tensor.memory,
+namespace {
+
+void add_group(State& state, std::string path, const sharding::ShardedTensor& tensor,
+               bool frozen = false) {
+  state.groups.push_back({std::move(path), tensor.shards, tensor.memory,
                           GroupContents{frozen, tensor.has}, tensor.gaps});
+}
+
+/// Adds the weights and moments of each replica that trains apart, without shards of the others.
+void add_replicas(State& all, const sharding::ShardedState& state) {
+  const auto& dims = state.layout().dims();
+  const int own = dims.rank_in_group(dims.apart(), state.rank());
+  const auto add = [&](int replica, const std::string& path,
+                       const sharding::ShardedTensor& tensor) {
+    add_group(all, replica_path(replica, path), tensor);
+    auto& group = all.groups.back();
+    group.contents.replica = replica;
+    if (replica != own) std::ranges::fill(group.shards, Tensor());
   };
-  add(std::string(model_group), state.masters());
-  add(std::string(model_group), state.frozen(), true);
-  for (const auto& moment : state.moments()) add(moment_group(moment.name), moment);
+  for (int replica = 0; replica < dims.group_size(dims.apart()); ++replica) {
+    add(replica, std::string(model_group), state.masters());
+    for (const auto& moment : state.moments()) add(replica, moment_group(moment.name), moment);
+  }
+}
+
+}  // namespace
+
+State weights_of(const sharding::ShardedState& state) {
+  State all{state.layout(), state.rank(), {}};
+  add_group(all, std::string(model_group), state.masters());
+  add_group(all, std::string(model_group), state.frozen(), true);
+  return all;
+}
+
+State state_of(const sharding::ShardedState& state) {
+  auto all = weights_of(state);
+  const auto& outer = state.outer();
+  if (outer.empty()) {
+    for (const auto& moment : state.moments()) add_group(all, moment_group(moment.name), moment);
+    return all;
+  }
+  all.groups.front().shards = outer.front().shards;  // the weights of the latest exchange
+  for (std::size_t i = 1; i < outer.size(); ++i)
+    add_group(all, moment_group(outer[i].name), outer[i]);
+  add_replicas(all, state);
   return all;
 }
 
@@ -114,13 +169,16 @@ std::vector<DatasetEntry> datasets_of(const State& state) {
 
 std::vector<ShardSlice> held_by(const sharding::ShardLayout& layout,
                                 const std::vector<GroupContents>& groups, int rank) {
+  const int replica = layout.dims().rank_in_group(layout.dims().apart(), rank);
   std::vector<ShardSlice> holdings;
-  for (std::size_t g = 0; g < groups.size(); ++g)
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    if (groups[g].replica >= 0 && groups[g].replica != replica) continue;
     for (std::size_t unit = 0; unit < layout.units().size(); ++unit)
       for (const auto& piece : layout.pieces(unit, rank))
         if (groups[g].contain(layout.table()[piece.parameter]))
           holdings.push_back({g, unit, piece.parameter, layout.part_of(piece.parameter, rank),
                               piece.begin, piece.count, piece.offset});
+  }
   return holdings;
 }
 
@@ -129,8 +187,10 @@ HeldRows held_rows(const sharding::ShardLayout& layout, const std::vector<GroupC
   HeldRows rows;
   for (const auto& holding : held_by(layout, groups, rank)) {
     const auto& placement = layout.placement(holding.parameter);
-    if (placement.counts_on(layout.dims(), rank))
-      rows[placement.replicated(layout.dims()).to_ulong()].push_back(holding);
+    if (!placement.counts_on(layout.dims(), rank)) continue;
+    auto copies = placement.replicated(layout.dims());
+    if (groups[holding.group].replica < 0) copies |= placement.apart;
+    rows[copies.to_ulong()].push_back(holding);
   }
   return rows;
 }

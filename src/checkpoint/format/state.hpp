@@ -15,10 +15,11 @@
 
 namespace llamesh::checkpoint {
 
-/// Parameters that a group has.
+/// Parameters that a group has, and the ranks that hold them.
 struct GroupContents {
   bool frozen = false;                   ///< frozen parameters, or else trained ones
   sharding::HasParameter has = nullptr;  ///< only these of them; null: all
+  int replica = -1;                      ///< among those that train apart; -1: alike in all
 
   bool contain(const model::Parameter& parameter) const {
     return parameter.frozen == frozen && (!has || has(parameter));
@@ -45,6 +46,9 @@ struct State {
   /// none.
   State trained() const { return only_groups(false); }
   State frozen() const { return only_groups(true); }
+  /// Returns what this rank reads from a checkpoint with so many replicas that trained apart: its
+  /// own replica's groups, by the names of those from which it continues.
+  State from_replicas(int saved) const;
 
   const sharding::ShardLayout& layout;
   int rank;  ///< in the world
@@ -54,8 +58,10 @@ struct State {
   State only_groups(bool of_frozen) const;
 };
 
-/// The weights and the moments.
+/// The weights, the moments, and what replicas that train apart share.
 State state_of(const sharding::ShardedState& state);
+/// The weights with which this rank computes.
+State weights_of(const sharding::ShardedState& state);
 
 /// Elements of a dataset and their memory on this rank.
 struct ShardIo {
@@ -86,8 +92,10 @@ struct ShardSlice {
   std::int64_t offset;
 };
 
-/// Returns the groups of a checkpoint of a model with these moments.
+/// Returns the groups of a checkpoint of a model with these moments. `outer` is what `replicas`
+/// that train apart share; empty if they do not.
 std::vector<GroupContents> groups_of(const std::vector<sharding::Moment>& moments,
+                                     const std::vector<sharding::Moment>& outer, int replicas,
                                      bool with_frozen);
 
 /// Returns everything that a rank holds in `groups`, without padding. Pure.

@@ -1,5 +1,7 @@
 #include "checkpoint/format/state_reader.hpp"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -146,8 +148,10 @@ void check_trained(const Datasets& datasets, const Manifest& manifest, const Sta
 
 /// Returns the remedy if the checkpoint's optimizer differs from the run's.
 std::string remedy_for(const std::string& path) {
-  if (!path.starts_with(moment_group(""))) return "";
-  return "; restore optimizer.name, or export it with llamesh convert and start a new run from "
+  const bool of_replica = path.starts_with(replicas_group);
+  if (!of_replica && !path.starts_with(moment_group(""))) return "";
+  return "; restore optimizer.name and optimizer.outer, or export it with llamesh convert and "
+         "start a new run from "
          "that folder (model.hf)";
 }
 
@@ -166,7 +170,10 @@ void check_fits(const Manifest& manifest, const State& state, OtherGroups others
         wanted.path, fmt::join(found->second->shape, ", "), fmt::join(wanted.shape, ", "));
     left.erase(found);
   }
+  const bool trains_apart = std::ranges::any_of(
+      state.groups, [](const StateGroup& g) { return g.contents.replica >= 0; });
   for (const auto& [path, entry] : left) {
+    if (trains_apart && path.starts_with(replicas_group)) continue;  // another replica's
     const bool in_group = std::ranges::any_of(
         state.groups, [&](const auto& g) { return path.starts_with(g.path + "/"); });
     validate(!in_group && others == OtherGroups::ignore,
@@ -174,6 +181,36 @@ void check_fits(const Manifest& manifest, const State& state, OtherGroups others
              remedy_for(path));
   }
 }
+
+namespace {
+
+/// Returns how many replicas trained apart; 0: none did.
+int saved_replicas(const Manifest& manifest) {
+  const auto has = [&](int replica) {
+    const auto model = replica_path(replica, model_group) + "/";
+    return std::ranges::any_of(manifest.datasets,
+                               [&](const auto& d) { return d.path.starts_with(model); });
+  };
+  int count = 0;
+  while (has(count)) ++count;
+  return count;
+}
+
+/// Logs what it means that the run has other replicas than the checkpoint.
+void log_replicas(int saved, const State& state) {
+  const auto& dims = state.layout.dims();
+  const int own = dims.group_size(dims.apart());
+  if (saved == 0 || own == saved || dims.apart().none()) return;
+  spdlog::info(
+      "the checkpoint is of {} replicas that trained apart, this run has {}: {}", saved, own,
+      own < saved
+          ? fmt::format("what replicas {} and above have learned since their latest exchange "
+                        "is dropped",
+                        own)
+          : fmt::format("replica r continues from the weights and moments of r mod {}", saved));
+}
+
+}  // namespace
 
 TrainState read_state(const std::filesystem::path& checkpoint, const State& state,
                       const comm::Communicator& world, OtherGroups others, const Accept& accept) {
@@ -185,8 +222,10 @@ TrainState read_state(const std::filesystem::path& checkpoint, const State& stat
     manifest = world.rank() == 0 ? check_manifest(checkpoint, text)
                                  : parse_manifest(text, (checkpoint / manifest_name).string());
     if (accept && world.rank() == 0) accept(manifest.progress);  // names keys, not datasets
-    held.emplace(manifest.progress.base ? state.trained() : state);
+    const int replicas = saved_replicas(manifest);
+    held.emplace((manifest.progress.base ? state.trained() : state).from_replicas(replicas));
     check_fits(manifest, *held, others);
+    if (world.rank() == 0) log_replicas(replicas, state);
   });
   comm::agree(world, [&] { read_transfers(checkpoint / state_name, manifest, *held, hashing); });
   return manifest.progress;

@@ -57,6 +57,13 @@ ParallelDims ParallelDims::split(std::string_view name, int inner) const {
   return result;
 }
 
+ParallelDims ParallelDims::with_replicas_apart(std::string_view axis) const {
+  ParallelDims result = *this;
+  for (auto& each : result.axes_)
+    if (each.name == axis) each.divides = Divides::replicas;
+  return result;
+}
+
 AxisSet ParallelDims::all() const {
   AxisSet set;
   for (std::size_t i = 0; i < factors_.size(); ++i) set.set(i);

@@ -13,6 +13,7 @@ namespace llamesh::comm {
 /// Division of a step's work among the ranks along an axis.
 enum class Divides : std::uint8_t {
   batch,     ///< each reads other sequences; their gradients add up
+  replicas,  ///< each reads other sequences and trains a model of its own, apart from the others
   sequence,  ///< each has a part of the same sequences; their gradients add up
   layers,    ///< each has other layers, through which all tokens pass
   nothing,   ///< all have the same tokens: they divide matrices
@@ -80,10 +81,16 @@ class ParallelDims {
   AxisSet inner(std::string_view name) const;
   /// Returns these axes without those of size 1.
   AxisSet without_ones(AxisSet axes) const;
+  /// Returns the mesh in which replicas along `axis` train apart.
+  ParallelDims with_replicas_apart(std::string_view axis) const;
+  /// Returns the axes along which replicas train apart.
+  AxisSet apart() const { return dividing({Divides::replicas}); }
   /// Returns the axes along which the ranks read different sequences.
-  AxisSet batch_axes() const { return dividing({Divides::batch}); }
-  /// Returns the axes over which gradients, losses and token counts add up: those that divide batch
-  /// or sequence.
+  AxisSet batch_axes() const { return dividing({Divides::batch, Divides::replicas}); }
+  /// Returns the axes over which losses and token counts add up: those that divide batch or
+  /// sequence.
+  AxisSet data_axes() const { return gradient_axes() | apart(); }
+  /// Returns the axes over which gradients add up too.
   AxisSet gradient_axes() const { return dividing({Divides::batch, Divides::sequence}); }
   /// Returns the axis along which each layer's matrices are split.
   AxisSet tensor() const { return named({"tensor"}); }

@@ -119,6 +119,54 @@ void sgd(Stream& stream, const SgdCall& call, const SgdStep& step) {
   });
 }
 
+void scaled_difference(Stream& stream, Tensor y, Tensor a, Tensor b, float factor) {
+  const auto count = y.numel();
+  expects(a.numel() == count && b.numel() == count, "{} - {} numbers into {}", a.numel(), b.numel(),
+          count);
+  stream.run([=] {
+    auto* to = y.span<float>().data();
+    const auto* from = a.span<float>().data();
+    const auto* less = b.span<float>().data();
+    for_each_block(count, block_of_elements, [&](std::int64_t first, std::int64_t last) {
+      for_each_vec(last - first, [&](std::int64_t offset, auto lanes) {
+        const auto i = first + offset;
+        store(to + i, (load(from + i, lanes) - load(less + i, lanes)) * factor, lanes);
+      });
+    });
+  });
+}
+
+void outer_step(Stream& stream, const OuterCall& call, const OuterStep& step) {
+  const auto count = call.outer.numel();
+  expects(call.difference.numel() == count && call.parameter.numel() == count &&
+              (!call.momentum || call.momentum.numel() == count),
+          "outer_step on tensors of {}, {} and {} numbers", count, call.difference.numel(),
+          call.parameter.numel());
+  stream.run([=] {
+    auto* w = call.outer.span<float>().data();
+    auto* b = call.momentum ? call.momentum.span<float>().data() : nullptr;
+    auto* p = call.parameter.span<float>().data();
+    const auto* d = call.difference.span<float>().data();
+    auto* const rounded = copy_of(call.copy, count);
+    for_each_block(count, block_of_elements, [&](std::int64_t first, std::int64_t last) {
+      for_each_vec(last - first, [&](std::int64_t offset, auto lanes) {
+        const auto i = first + offset;
+        auto slope = load(d + i, lanes);
+        if (b) {
+          const auto momentum = load(b + i, lanes) * step.momentum + slope;
+          store(b + i, momentum, lanes);
+          slope = slope + momentum * step.momentum;
+        }
+        const auto outer = load(w + i, lanes) - slope * step.lr;
+        store(w + i, outer, lanes);
+        const auto updated = outer + (load(p + i, lanes) - outer) * step.local_share;
+        store(p + i, updated, lanes);
+        if (rounded) store(rounded + i, updated, lanes);
+      });
+    });
+  });
+}
+
 namespace {
 
 /// Rows mirrored together: whole cache lines on both sides.

@@ -91,6 +91,63 @@ __global__ void __launch_bounds__(threads)
   }
 }
 
+template <int width>
+__global__ void __launch_bounds__(threads)
+    scaled_difference_all(float* y, const float* a, const float* b, float factor,
+                          std::int64_t count) {
+  const auto stride = static_cast<std::int64_t>(blockDim.x) * gridDim.x;
+  const auto packs = count / width;
+  const auto first = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  for (auto i = first; i < packs; i += stride) {
+    auto from = load<width>(a + i * width);
+    const auto less = load<width>(b + i * width);
+#pragma unroll
+    for (int j = 0; j < width; ++j) from.v[j] = (from.v[j] - less.v[j]) * factor;
+    store<width>(y + i * width, from);
+  }
+  for (auto t = packs * width + first; t < count; t += stride) y[t] = (a[t] - b[t]) * factor;
+}
+
+struct Outer {
+  float lr, momentum, local_share;
+
+  __device__ __forceinline__ void operator()(float& w, float* b, float d, float& p) const {
+    float slope = d;
+    if (b) {
+      *b = *b * momentum + slope;
+      slope += *b * momentum;
+    }
+    w -= slope * lr;
+    p = w + (p - w) * local_share;
+  }
+};
+
+template <int width>
+__global__ void __launch_bounds__(threads)
+    outer_step_all(float* w, float* b, const float* d, float* p, bf16* copy, std::int64_t count,
+                   Outer step) {
+  const auto stride = static_cast<std::int64_t>(blockDim.x) * gridDim.x;
+  const auto packs = count / width;
+  const auto first = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  for (auto i = first; i < packs; i += stride) {
+    auto outer = load<width>(w + i * width);
+    auto parameter = load<width>(p + i * width);
+    const auto difference = load<width>(d + i * width);
+    auto momentum = b ? load<width>(b + i * width) : outer;
+#pragma unroll
+    for (int j = 0; j < width; ++j)
+      step(outer.v[j], b ? &momentum.v[j] : nullptr, difference.v[j], parameter.v[j]);
+    store<width>(w + i * width, outer);
+    if (b) store<width>(b + i * width, momentum);
+    store<width>(p + i * width, parameter);
+    if (copy) store<width>(copy + i * width, parameter);
+  }
+  for (auto t = packs * width + first; t < count; t += stride) {
+    step(w[t], b ? b + t : nullptr, d[t], p[t]);
+    if (copy) store_one(copy + t, p[t]);
+  }
+}
+
 struct Momentum {
   float beta, gradient_scale;
   bool nesterov;
@@ -189,6 +246,37 @@ void sgd(Stream& stream, const SgdCall& c, const SgdStep& step) {
     launch(&sgd_step<width>, {blocks_for(divide_up(count, width), threads)}, threads, 0, stream,
            c.parameter.span<float>().data(), c.momentum_buffer.span<float>().data(),
            static_cast<const float*>(c.gradient.span<float>().data()), copy, count, kernel);
+  });
+}
+
+void scaled_difference(Stream& stream, Tensor y, Tensor a, Tensor b, float factor) {
+  const auto count = y.numel();
+  expects(a.numel() == count && b.numel() == count, "{} - {} elements into {}", a.numel(),
+          b.numel(), count);
+  if (count == 0) return;
+  with_width<4>(aligned(y, a, b), [&]<int width>(std::integral_constant<int, width>) {
+    launch(&scaled_difference_all<width>, {blocks_for(divide_up(count, width), threads)}, threads,
+           0, stream, y.span<float>().data(), static_cast<const float*>(a.span<float>().data()),
+           static_cast<const float*>(b.span<float>().data()), factor, count);
+  });
+}
+
+void outer_step(Stream& stream, const OuterCall& c, const OuterStep& step) {
+  const auto count = c.outer.numel();
+  expects(c.difference.numel() == count && c.parameter.numel() == count &&
+              (!c.momentum || c.momentum.numel() == count),
+          "outer_step on tensors of {}, {} and {} elements", count, c.difference.numel(),
+          c.parameter.numel());
+  auto* const copy = copy_of(c.copy, count);
+  if (count == 0) return;
+  auto* const momentum = c.momentum ? c.momentum.span<float>().data() : nullptr;
+  const Outer kernel{step.lr, step.momentum, step.local_share};
+  const bool wide = aligned(c.outer, c.momentum, c.difference, c.parameter, c.copy);
+  with_width<4>(wide, [&]<int width>(std::integral_constant<int, width>) {
+    launch(&outer_step_all<width>, {blocks_for(divide_up(count, width), threads)}, threads, 0,
+           stream, c.outer.span<float>().data(), momentum,
+           static_cast<const float*>(c.difference.span<float>().data()),
+           c.parameter.span<float>().data(), copy, count, kernel);
   });
 }
 

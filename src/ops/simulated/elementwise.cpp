@@ -250,6 +250,14 @@ void sgd(Stream& stream, const SgdCall& c, const SgdStep& /*step*/) {
   move(stream, 2 * bytes_of(c.parameter, c.momentum_buffer) + bytes_of(c.gradient, c.copy));
 }
 
+void scaled_difference(Stream& stream, Tensor y, Tensor a, Tensor b, float /*factor*/) {
+  move(stream, bytes_of(y, a, b));
+}
+
+void outer_step(Stream& stream, const OuterCall& c, const OuterStep& /*step*/) {
+  move(stream, 2 * bytes_of(c.outer, c.momentum, c.parameter) + bytes_of(c.difference, c.copy));
+}
+
 void muon_momentum(Stream& stream, const MuonMomentumCall& c, const MuonMomentumStep& /*step*/) {
   move(stream, 2 * bytes_of(c.momentum) + bytes_of(c.gradient, c.update));
 }

@@ -19,7 +19,7 @@ model::DataRanks data_ranks(const Setup& setup, comm::DeviceMesh& mesh) {
 Engine::Engine(const Setup& setup, comm::DeviceMesh& mesh)
     : mesh(mesh),
       state(*setup.layout, mesh, setup.inputs.precision, optim::moments_of(setup.inputs.optimizer),
-            setup.inputs.sharding),
+            setup.inputs.sharding, optim::outer_tensors_of(setup.inputs.optimizer.outer)),
       fsdp(state, mesh, setup.inputs.sharding, setup.inputs.precision,
            setup.is_mesh_reproducible() ? setup.micro_batches : 1),
       tensor(sharding::make_tensor_parallel(
@@ -36,6 +36,8 @@ Engine::Engine(const Setup& setup, comm::DeviceMesh& mesh)
             model::Purpose::train, *experts, data_ranks(setup, mesh), *context,
             chunks_of_stage(setup, mesh.rank())),
       bias_update_rate_(setup.inputs.model.router_bias_update_rate) {
+  if (setup.inputs.optimizer.outer.enabled())
+    outer.emplace(setup.inputs.optimizer.outer, state, mesh);
   ops::use_thread_independent_products(setup.is_mesh_reproducible());
   if (mesh.dims().group_size(mesh.dims().pipeline()) > 1)
     pipeline.emplace(setup, mesh,
@@ -78,6 +80,12 @@ void Engine::update(double lr, double norm, std::int64_t step) {
   optimizer.step(lr, norm, step, on_updated);
   if (bias_update_rate_ > 0)
     shift_selection_biases(state, model.take_router_sums(), bias_update_rate_, on_updated);
+}
+
+void Engine::exchange_replicas(std::int64_t step, std::int64_t last_step) {
+  if (!outer) return;
+  outer->after_step(step, last_step,
+                    [&](std::size_t unit) { fsdp.on_master_weights_updated(unit); });
 }
 
 }  // namespace llamesh::train

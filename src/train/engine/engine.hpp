@@ -9,6 +9,7 @@
 #include "comm/mesh/device_mesh.hpp"
 #include "model/causal_lm.hpp"
 #include "optim/optimizer.hpp"
+#include "optim/outer_optimizer.hpp"
 #include "sharding/fsdp.hpp"
 #include "sharding/mesh_context_parallel.hpp"
 #include "sharding/mesh_expert_parallel.hpp"
@@ -40,6 +41,8 @@ struct Engine {
   void evaluate(std::span<const model::Batch> batches);
   /// Updates the weights (Optimizer::step), and the routers' biases.
   void update(double lr, double norm, std::int64_t step);
+  /// After a step, updated or skipped: what replicas that train apart exchange then.
+  void exchange_replicas(std::int64_t step, std::int64_t last_step);
   /// Returns the seconds for which copies to and from the host have blocked the compute stream so
   /// far.
   double seconds_exposed_by_copies() const {
@@ -53,6 +56,7 @@ struct Engine {
   std::unique_ptr<model::ExpertParallel> experts;
   std::unique_ptr<model::ContextParallel> context;
   optim::Optimizer optimizer;
+  std::optional<optim::OuterOptimizer> outer;  ///< if replicas train apart
   model::CausalLM model;
   std::optional<Pipeline> pipeline;  ///< if there are several stages
 

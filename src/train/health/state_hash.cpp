@@ -91,6 +91,7 @@ StateHashes hash_state(const comm::Communicator& world, const sharding::ShardedS
   state.stream().record().wait();
   std::vector<const sharding::ShardedTensor*> tensors{&state.masters()};
   for (const auto& moment : state.moments()) tensors.push_back(&moment);
+  for (const auto& shared : state.outer()) tensors.push_back(&shared);
   for (std::size_t u = 0; u < layout.units().size(); ++u) {
     if (layout.units()[u].frozen || !layout.holds(u, state.rank())) continue;
     for (const auto& piece : layout.pieces(u, state.rank())) {

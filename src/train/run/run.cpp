@@ -167,8 +167,10 @@ class Run {
     loss_ = without_nan_sign(record.loss);
     report_.on_step(record);
     const auto hash_every = in.debug.state_hash_every;
-    if (hash_every > 0 && record.step % hash_every == 0)
+    if (hash_every > 0 && record.step % hash_every == 0) {
+      trainer_.settle();
       report_.on_state_hashes(record.step, hash_state(world_, trainer_.state()));
+    }
     if (replica_check_.due()) check_replicas();
     if (std::exchange(first_, false)) {
       check_attention(world_, checkpoints_.saved_attention());

@@ -178,6 +178,7 @@ void RunCheckpoints::restore_validation(const checkpoint::TrainState& saved) {
 /// drawn from the seed.
 StartEvent RunCheckpoints::initialize_weights() {
   const auto& pretrained = setup_.inputs.pretrained;
+  const auto weights = checkpoint::weights_of(trainer_.state());
   const auto begin = Clock::now();
   std::vector<std::string> folders;
   if (!pretrained.load_weights)
@@ -185,13 +186,13 @@ StartEvent RunCheckpoints::initialize_weights() {
   else if (setup_.inputs.model.lora)
     trainer_.draw(sharding::ShardedState::Units::trained);
   if (pretrained.load_weights) {
-    const auto hash = checkpoint::load_hf_weights(pretrained.hf, setup_.inputs.model, state_,
+    const auto hash = checkpoint::load_hf_weights(pretrained.hf, setup_.inputs.model, weights,
                                                   world_, pretrained.load);
     refer_to_base(pretrained.hf, hash);
     folders.push_back("the weights of " + pretrained.hf);
   }
   if (!pretrained.adapters.empty()) {
-    checkpoint::load_adapters(pretrained.adapters, setup_.inputs.model, state_, world_);
+    checkpoint::load_adapters(pretrained.adapters, setup_.inputs.model, weights, world_);
     folders.push_back("the adapters of " + pretrained.adapters);
   }
   trainer_.resume_from(0, 0);
@@ -226,6 +227,7 @@ bool RunCheckpoints::fits(Deadline& deadline) const {
 
 void RunCheckpoints::save() {
   finish();
+  trainer_.settle();
   watchdog_.begin(Activity::saving, trainer_.step(), time_for_first_checkpoint(setup_));
   const auto start = Clock::now();
   std::vector<std::int64_t> best;
@@ -269,6 +271,7 @@ void RunCheckpoints::watch_copying() {
 
 void RunCheckpoints::save_in_memory() {
   watch_copying();
+  trainer_.settle();
   const auto start = Clock::now();
   memory_->save(saved_state(), progress_now(), std::max(disk_step_, store_.committed_step()));
   memory_step_ = trainer_.step();

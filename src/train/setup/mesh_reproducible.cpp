@@ -41,6 +41,8 @@ void check_mesh_reproducible(const Inputs& in, const comm::ParallelDims& mesh) {
            "{}, but the blocks in which sharding.gather and sharding.reduce_dtype quantize depend "
            "on the mesh; leave them out",
            key);
+  validate(!in.optimizer.outer.enabled(),
+           "{}, but with optimizer.outer the replicas of the mesh train apart; leave it out", key);
   validate(in.evaluate.batches == 0,
            "{}, but evaluate.batches counts batches of each rank, so another mesh would evaluate "
            "other sequences; use evaluate.sequences",

@@ -22,6 +22,7 @@
 #include "device/device.hpp"
 #include "ops/gemm_algorithms.hpp"
 #include "optim/optimizer.hpp"
+#include "optim/outer_optimizer.hpp"
 #include "sharding/compile_spec.hpp"
 #include "sharding/tensor_placements.hpp"
 #include "train/setup/mesh_reproducible.hpp"
@@ -244,6 +245,21 @@ void check_quantization(const sharding::ShardingOptions& options,
       where);
 }
 
+/// Checks that there is something to quantize between replicas that train apart.
+void check_exchange(const optim::OuterOptions& options, const comm::ParallelDims& mesh,
+                    const comm::Topology& topology) {
+  if (options.reduce_dtype == sharding::ReduceDType::automatic) return;
+  validate(
+      options.enabled(),
+      "optimizer.outer.reduce_dtype is set, but optimizer.outer.every_steps is not; set it, or "
+      "leave both out");
+  validate(
+      !comm::within_node(mesh, mesh.apart(), topology),
+      "optimizer.outer.reduce_dtype is {}, but the replicas of the mesh {} are on one node, so "
+      "nothing is sent to other nodes; leave it out",
+      options.reduce_dtype == sharding::ReduceDType::int8 ? "int8" : "int4", comm::to_string(mesh));
+}
+
 /// Returns placements from the inputs' spec, or Megatron's; writes the spec's residual layout into
 /// the inputs.
 sharding::Placements place(Inputs& in, const model::ParameterTable& table,
@@ -318,6 +334,7 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
   setup.mesh =
       sharding::make_mesh(in.sharding.strategy, in.sharding.reshard_after_forward,
                           sharding::SplitByNode{by_node}, in.mesh, setup.topology, *setup.table);
+  if (in.optimizer.outer.enabled()) setup.mesh = setup.mesh.with_replicas_apart("replicate");
   setup.micro_batches = micro_batches_of(in.train, setup.mesh.group_size(setup.mesh.batch_axes()));
   if (setup.is_mesh_reproducible()) {
     check_mesh_reproducible(in, setup.mesh);
@@ -343,7 +360,12 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
                                                                setup.mesh, std::move(placements));
   check_quantization(in.sharding, *setup.layout, setup.topology);
   if (setup.is_mesh_reproducible()) setup.neighbors = ranks_that_reduce_first(in, *setup.layout);
+  // A replica reads the same sequences whatever ranks it has.
+  if (in.optimizer.outer.enabled())
+    setup.neighbors = setup.mesh.group_size(setup.mesh.batch_axes() & ~setup.mesh.apart());
   optim::check(in.optimizer, *setup.layout, in.sharding.offload);
+  optim::check(in.optimizer.outer, *setup.layout, in.sharding.offload);
+  check_exchange(in.optimizer.outer, setup.mesh, setup.topology);
   if (in.train.epochs == 0) check_schedule(in);
   profiled_steps(in.profile);
   return setup;

@@ -56,7 +56,7 @@ struct Setup {
   int stage(int rank) const { return mesh.rank_in_group(mesh.pipeline(), rank); }
   /// Returns the ranks whose losses add up to the step's: those with the last stage's layers.
   std::vector<int> loss_ranks(int rank) const {
-    return mesh.group(mesh.gradient_axes(), mesh.group(mesh.pipeline(), rank).back());
+    return mesh.group(mesh.data_axes(), mesh.group(mesh.pipeline(), rank).back());
   }
   /// Returns the tokens of a sequence that each rank has: all, without a context axis.
   std::int64_t row_length() const {

@@ -16,6 +16,12 @@ std::int64_t valid_targets(const data::TokenBatch& batch) {
   return std::ranges::count_if(batch.targets, [](std::int32_t target) { return target >= 0; });
 }
 
+std::int64_t sum_over(const std::vector<int>& ranks, const std::vector<std::int64_t>& by_rank) {
+  std::int64_t sum = 0;
+  for (const int rank : ranks) sum += by_rank[static_cast<std::size_t>(rank)];
+  return sum;
+}
+
 }  // namespace
 
 BatchFeed::BatchFeed(const comm::Communicator& world, const Setup& setup,
@@ -24,7 +30,8 @@ BatchFeed::BatchFeed(const comm::Communicator& world, const Setup& setup,
       setup_(setup),
       mesh_(mesh),
       context_(context),
-      data_ranks_(setup.mesh.group(setup.mesh.gradient_axes(), world.rank())),
+      data_ranks_(setup.mesh.group(setup.mesh.data_axes(), world.rank())),
+      replica_ranks_(setup.mesh.group(setup.mesh.gradient_axes(), world.rank())),
       micro_batches_(static_cast<std::size_t>(setup.micro_batches), empty_batch()) {
   for (const auto& tokens : setup.validation_tokens)
     validation_.push_back(setup.validation_data(tokens, world.rank()));
@@ -35,7 +42,7 @@ void BatchFeed::start_after(std::int64_t step) {
                   setup_.inputs.run.seed, step);
 }
 
-std::int64_t BatchFeed::read_step() {
+ValidTokens BatchFeed::read_step() {
   expects(loader_.has_value(), "a step before start_after()");
   auto loaded = std::chrono::steady_clock::now();
   const auto load = [&] {
@@ -49,7 +56,7 @@ std::int64_t BatchFeed::read_step() {
   };
   const auto valid = comm::agree_and_gather(world_, load, "whether the data was read");
   seconds_waited_ = seconds_since(loaded);
-  return sum_over_data_ranks(valid);
+  return {sum_over(data_ranks_, valid), sum_over(replica_ranks_, valid)};
 }
 
 std::vector<model::Batch> BatchFeed::read_validation(std::size_t set, std::int64_t first,
@@ -82,7 +89,7 @@ std::int64_t BatchFeed::end_validation() {
     if (unreadable) std::rethrow_exception(unreadable);
     return valid;
   };
-  return sum_over_data_ranks(comm::agree_and_gather(world_, read, "whether the data was read"));
+  return sum_over(data_ranks_, comm::agree_and_gather(world_, read, "whether the data was read"));
 }
 
 data::TokenBatch BatchFeed::empty_batch() const {
@@ -114,12 +121,6 @@ std::vector<model::Batch> BatchFeed::to_device(std::span<data::TokenBatch> batch
   for (std::size_t i = 0; i < batches.size(); ++i)
     on_device.push_back({tokens[i], targets[i], starts[i]});
   return on_device;
-}
-
-std::int64_t BatchFeed::sum_over_data_ranks(const std::vector<std::int64_t>& by_rank) const {
-  std::int64_t sum = 0;
-  for (const int rank : data_ranks_) sum += by_rank[static_cast<std::size_t>(rank)];
-  return sum;
 }
 
 }  // namespace llamesh::train

@@ -16,6 +16,12 @@
 
 namespace llamesh::train {
 
+/// Valid targets of a step: over all ranks, and over those of this rank's replica, if replicas
+/// train apart.
+struct ValidTokens {
+  std::int64_t all, in_replica;
+};
+
 /// A rank's training and validation batches, on the model's device. With a context axis they have
 /// the tokens of whole sequences that are this rank's.
 class BatchFeed {
@@ -26,10 +32,9 @@ class BatchFeed {
 
   /// Starts reading the training data that follow step `step`.
   void start_after(std::int64_t step);
-  /// Reads a step's micro-batches and returns the number of valid targets over all ranks. In one
-  /// collective the ranks agree on that and on whether reading worked: several ranks may read a bad
-  /// file.
-  std::int64_t read_step();
+  /// Reads a step's micro-batches and returns the number of valid targets. In one collective the
+  /// ranks agree on that and on whether reading worked: several ranks may read a bad file.
+  ValidTokens read_step();
   /// Returns the seconds for which the last read_step() waited for other ranks.
   double seconds_waited() const { return seconds_waited_; }
   /// Copies the step's micro-batches to the model's device. On a GPU the next copy overwrites them,
@@ -50,13 +55,13 @@ class BatchFeed {
   data::TokenBatch empty_batch() const;
   void take(data::TokenBatch& batch, const data::TokenBatch& whole) const;
   std::vector<model::Batch> to_device(std::span<data::TokenBatch> batches);
-  std::int64_t sum_over_data_ranks(const std::vector<std::int64_t>& by_rank) const;
 
   const comm::Communicator& world_;
   const Setup& setup_;
   const comm::DeviceMesh& mesh_;
   const model::ContextParallel& context_;
-  std::vector<int> data_ranks_;  ///< world ranks that read different data
+  std::vector<int> data_ranks_;     ///< world ranks that read different data
+  std::vector<int> replica_ranks_;  ///< those whose gradients add up
   std::optional<data::Loader> loader_;
   std::vector<data::TokenBatch> micro_batches_;  ///< for the current step
   double seconds_waited_ = 0;

@@ -8,6 +8,14 @@
 
 namespace llamesh::train {
 
+GradientNorm::GradientNorm(const comm::Communicator& world, const Setup& setup,
+                           const sharding::ShardedState& state)
+    : world_(world),
+      setup_(setup),
+      state_(state),
+      replicas_(setup.mesh.group_size(setup.mesh.apart())),
+      replica_(setup.mesh.group(setup.mesh.all() & ~setup.mesh.apart(), world.rank())) {}
+
 void GradientNorm::contribute(StepPart& mine) {
   if (!setup_.is_mesh_reproducible()) {
     mine.squared_norm = optim::squared_norm_share(state_);
@@ -32,7 +40,14 @@ double GradientNorm::of(std::span<const StepPart> parts) const {
     squared += part.squared_norm;
     units += part.square_units;
   }
-  return std::sqrt(squared + units.value(exponent_));
+  return std::sqrt((squared + units.value(exponent_)) / replicas_);
+}
+
+double GradientNorm::of_replica(std::span<const StepPart> parts) const {
+  if (replicas_ == 1) return of(parts);
+  double squared = 0;
+  for (const int rank : replica_) squared += parts[static_cast<std::size_t>(rank)].squared_norm;
+  return std::sqrt(squared);
 }
 
 }  // namespace llamesh::train

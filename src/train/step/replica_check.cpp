@@ -20,13 +20,13 @@ bool contains(const std::vector<int>& ranks, int rank) {
   return std::ranges::find(ranks, rank) != ranks.end();
 }
 
-/// Compares the hashes of one group's ranks `members`.
-Mismatch vote(std::size_t group, const std::vector<int>& members,
+/// Compares hashes on the ranks `members`, which have the same shards.
+Mismatch vote(std::size_t shards, const std::vector<int>& members,
               const std::function<std::uint64_t(int)>& hash_of) {
   std::vector<std::uint64_t> hashes;
   for (const int rank : members) hashes.push_back(hash_of(rank));
   const auto minority = comm::minority_of(hashes);
-  Mismatch result{.group = group, .differ = {}, .agree = {}};
+  Mismatch result{.shards = shards, .differ = {}, .agree = {}};
   for (std::size_t i = 0; i < members.size(); ++i) {
     const bool differs = contains(minority, static_cast<int>(i));
     (differs ? result.differ : result.agree).push_back(members[i]);
@@ -57,23 +57,29 @@ ReplicaCheck::ReplicaCheck(const comm::Communicator& world, const Setup& setup,
                            comm::DeviceMesh& mesh, Trainer& trainer)
     : world_(world), setup_(setup), mesh_(mesh), trainer_(trainer), state_(trainer.state()) {
   for (const auto& group : state_.groups()) {
-    replicas_.push_back(group.replicas);
-    if (setup.inputs.debug.replica_hash_every > 0) mesh.group(group.replicas);
+    const auto all = group.replicas | mesh.dims().apart();
+    shared_.push_back({group, group.frozen ? all : group.replicas, false});
+    if (!state_.outer().empty() && !group.frozen) shared_.push_back({group, all, true});
   }
+  if (setup.inputs.debug.replica_hash_every > 0)
+    for (const auto& shared : shared_) mesh.group(shared.along);
 }
 
-bool ReplicaCheck::has_replicas(const Group& group) const {
-  return mesh_.dims().group_size(group.replicas) > 1;
+bool ReplicaCheck::has_replicas(const Shared& shared) const {
+  return mesh_.dims().group_size(shared.along) > 1;
 }
 
 std::string ReplicaCheck::describe() const {
   const auto every = setup_.inputs.debug.replica_hash_every;
   if (every == 0) return "";
   std::size_t compared = 0;
-  for (const auto& group : state_.groups())
-    compared += has_replicas(group) ? group.units.size() : 0;
-  return fmt::format("replicas are compared every {} steps: {} of {} units have some", every,
-                     compared, state_.layout().units().size());
+  for (const auto& shared : shared_)
+    if (has_replicas(shared) && !shared.outer) compared += shared.group.units.size();
+  return fmt::format("replicas are compared every {} steps: {} of {} units have some{}", every,
+                     compared, state_.layout().units().size(),
+                     state_.outer().empty()
+                         ? ""
+                         : "; of those that train apart, the weights of their latest exchange");
 }
 
 bool ReplicaCheck::due() const {
@@ -87,7 +93,10 @@ std::vector<std::string> ReplicaCheck::check() {
 
 std::vector<std::string> ReplicaCheck::check_again() {
   if (setup_.inputs.debug.replica_hash_every == 0) return {};
-  const auto found = find_mismatches(hashes_of_all(), replicas_, mesh_.dims());
+  trainer_.settle();
+  std::vector<comm::AxisSet> along;
+  for (const auto& shared : shared_) along.push_back(shared.along);
+  const auto found = find_mismatches(hashes_of_all(), along, mesh_.dims());
   checked_ = trainer_.step();
   if (found.empty()) return {};
   const auto undecided = [](const Mismatch& mismatch) { return mismatch.agree.empty(); };
@@ -106,40 +115,41 @@ std::vector<std::string> ReplicaCheck::check_again() {
   return lines;
 }
 
-/// Visits this rank's master weights and moments in a group, or its frozen weights, in pieces of
-/// bounded size.
-void ReplicaCheck::for_each_piece(const Group& group,
+/// Visits this rank's shards: master weights and moments in a group, or its frozen weights, or what
+/// replicas that train apart share, in pieces of bounded size.
+void ReplicaCheck::for_each_piece(const Shared& shared,
                                   const std::function<void(const Tensor&)>& visit) const {
   const auto in_pieces = [&](const Tensor& shard) {
     for (std::int64_t at = 0; at < shard.numel(); at += piece_numel)
       visit(shard.slice(at, std::min(piece_numel, shard.numel() - at)));
   };
-  for (const auto u : group.held) {
-    if (group.frozen) {
+  for (const auto u : shared.group.held) {
+    if (shared.group.frozen) {
       in_pieces(state_.frozen().shards[u]);
       continue;
     }
-    in_pieces(state_.masters().shards[u]);
-    for (const auto& moment : state_.moments()) in_pieces(moment.shards[u]);
+    if (!shared.outer) in_pieces(state_.masters().shards[u]);
+    for (const auto& tensor : shared.outer ? state_.outer() : state_.moments())
+      in_pieces(tensor.shards[u]);
   }
 }
 
-device::MemoryKind ReplicaCheck::memory_of(const Group& group) const {
-  return group.frozen ? state_.frozen().memory : state_.memory();
+device::MemoryKind ReplicaCheck::memory_of(const Shared& shared) const {
+  return shared.group.frozen ? state_.frozen().memory : state_.memory();
 }
 
-std::uint64_t ReplicaCheck::hash(const Group& group) {
-  if (!has_replicas(group)) return 0;
-  auto& stream = device::stream_of(memory_of(group));
+std::uint64_t ReplicaCheck::hash(const Shared& shared) {
+  if (!has_replicas(shared)) return 0;
+  auto& stream = device::stream_of(memory_of(shared));
   RunningHash hash;
-  for_each_piece(group, [&](const Tensor& piece) { hasher_.add(hash, stream, piece); });
+  for_each_piece(shared, [&](const Tensor& piece) { hasher_.add(hash, stream, piece); });
   return hash.value();
 }
 
-/// Gathers each rank's hash of each group, rank after rank.
+/// Gathers each rank's hashes, rank after rank.
 std::vector<std::uint64_t> ReplicaCheck::hashes_of_all() {
   std::vector<std::uint64_t> mine;
-  for (const auto& group : state_.groups()) mine.push_back(hash(group));
+  for (const auto& shared : shared_) mine.push_back(hash(shared));
   std::vector<std::uint64_t> all(mine.size() * static_cast<std::size_t>(world_.size()));
   comm::all_gather_bytes(world_, std::as_bytes(std::span(mine)),
                          std::as_writable_bytes(std::span(all)), "the hashes of replicas");
@@ -152,7 +162,7 @@ std::string ReplicaCheck::describe(const Mismatch& mismatch) const {
   for (const int rank : mismatch.differ)
     named.push_back(fmt::format("rank {} on {}", rank,
                                 setup_.topology.host_of[static_cast<std::size_t>(rank)]));
-  const auto axes = comm::to_string(replicas_[mismatch.group], mesh_.dims());
+  const auto axes = comm::to_string(shared_[mismatch.shards].along, mesh_.dims());
   if (mismatch.agree.empty())
     return fmt::format(
         "{} hold the same shards along {}, but differ in their weights or moments, and no majority "
@@ -180,18 +190,18 @@ void ReplicaCheck::stop(const std::vector<Mismatch>& found) const {
 }
 
 /// Replaces differing shards with those of the first rank that agrees. Collective over the
-/// mismatch's group.
+/// ranks that share those.
 void ReplicaCheck::heal(const Mismatch& mismatch) {
   const bool differs = contains(mismatch.differ, world_.rank());
   if (!differs && !contains(mismatch.agree, world_.rank())) return;
-  const auto& group = state_.groups()[mismatch.group];
-  const auto& replicas = mesh_.group(group.replicas);
-  auto& stream = device::stream_of(memory_of(group));
+  const auto& shared = shared_[mismatch.shards];
+  const auto& replicas = mesh_.group(shared.along);
+  auto& stream = device::stream_of(memory_of(shared));
   const auto rank_in_group = [&](int rank) {
-    return mesh_.dims().rank_in_group(group.replicas, rank);
+    return mesh_.dims().rank_in_group(shared.along, rank);
   };
   const int root = mismatch.agree.front();
-  for_each_piece(group, [&](const Tensor& piece) {
+  for_each_piece(shared, [&](const Tensor& piece) {
     std::vector<std::byte> bytes(static_cast<std::size_t>(piece.bytes()));
     std::vector<comm::OutgoingMessage> outgoing;
     std::vector<comm::IncomingMessage> incoming;

@@ -17,21 +17,21 @@ namespace llamesh::train {
 
 /// Ranks that hold the same shards, but not the same bits in them.
 struct Mismatch {
-  std::size_t group = 0;    ///< index in ShardedState::groups()
+  std::size_t shards = 0;   ///< index in `replicas`
   std::vector<int> differ;  ///< from the majority; all ranks if there is none
   std::vector<int> agree;   ///< more than half of the ranks; empty: no majority
 };
 
-/// Finds mismatches from each rank's hash of each group, rank after rank. `replicas` has, per
-/// group, the axes along which its shards are the same. Pure.
+/// Finds mismatches from each rank's hashes of shards, rank after rank. `replicas` has, for each
+/// hash, the axes along which the shards are the same. Pure.
 std::vector<Mismatch> find_mismatches(std::span<const std::uint64_t> hashes,
                                       std::span<const comm::AxisSet> replicas,
                                       const comm::ParallelDims& dims);
 
 /// Check that replicas hold the same fp32 master weights and moments. They start from the same bits
-/// and take the same updates, so a difference is a memory fault or a bug. Options: the inputs'
-/// `debug:` key. Shards without replicas are not compared, nor are one unit's parts along the
-/// tensor axis.
+/// and take the same updates, so a difference is a memory fault or a bug. Replicas that train apart
+/// share only what they exchange (ShardedState::outer()). Options: the inputs' `debug:` key. Shards
+/// without replicas are not compared, nor are one unit's parts along the tensor axis.
 class ReplicaCheck {
  public:
   /// Collective. Borrows all arguments.
@@ -52,12 +52,17 @@ class ReplicaCheck {
   std::vector<std::string> check_again();
 
  private:
-  using Group = sharding::ShardedState::Group;
+  /// Shards that are the same along some axes.
+  struct Shared {
+    const sharding::ShardedState::Group& group;
+    comm::AxisSet along;
+    bool outer;  ///< ShardedState::outer(), else weights and moments
+  };
 
-  bool has_replicas(const Group& group) const;
-  device::MemoryKind memory_of(const Group& group) const;
-  void for_each_piece(const Group& group, const std::function<void(const Tensor&)>& visit) const;
-  std::uint64_t hash(const Group& group);
+  bool has_replicas(const Shared& shared) const;
+  device::MemoryKind memory_of(const Shared& shared) const;
+  void for_each_piece(const Shared& shared, const std::function<void(const Tensor&)>& visit) const;
+  std::uint64_t hash(const Shared& shared);
   std::vector<std::uint64_t> hashes_of_all();
   std::string describe(const Mismatch& mismatch) const;
   void stop(const std::vector<Mismatch>& found) const;
@@ -68,7 +73,7 @@ class ReplicaCheck {
   comm::DeviceMesh& mesh_;
   Trainer& trainer_;
   const sharding::ShardedState& state_;
-  std::vector<comm::AxisSet> replicas_;  ///< per group
+  std::vector<Shared> shared_;
   TensorHasher hasher_;
   std::int64_t checked_ = -1;  ///< last step compared
 };

@@ -111,6 +111,7 @@ StepSample StepMeter::sample() {
                   .joules = step_joules_,
                   .axes = seconds_by_axis(),
                   .quantized = engine_.fsdp.take_quantization_squares()};
+  if (engine_.outer) mine.quantized.outer = engine_.outer->take_squares();
   mine.own_seconds = mine.seconds - waited_ - mine.copies_exposed;
   for (const auto& axis : mine.axes) mine.own_seconds -= axis.exposed;
   return mine;
@@ -132,12 +133,13 @@ SecondsByAxis StepMeter::seconds_by_axis() const {
 void StepMeter::end_step(StepRecord& record, std::span<const StepPart> parts) {
   step_joules_ = 0;
   double joules = 0;
-  sharding::QuantizationSquares weights, gradients;
+  sharding::QuantizationSquares weights, gradients, outer;
   for (const auto& part : parts) {
     const auto& sample = part.measured;
     joules += sample.joules;
     weights += sample.quantized.weights;
     gradients += sample.quantized.gradients;
+    outer += sample.quantized.outer;
     record.allocated_after_step = std::max(record.allocated_after_step, sample.in_use);
     record.peak = std::max(record.peak, sample.peak);
     record.on_host = std::max(record.on_host, sample.on_host);
@@ -148,6 +150,7 @@ void StepMeter::end_step(StepRecord& record, std::span<const StepPart> parts) {
   record.tokens_per_second = step_tokens / record.seconds;
   record.weight_quantization_error = weights.relative_error();
   record.gradient_quantization_error = gradients.relative_error();
+  record.outer_quantization_error = outer.relative_error();
   if (std::isfinite(joules)) record.joules = joules;
   if (joules > 0) record.tokens_per_joule = step_tokens / joules;
   record.predicted_allocated_after_step = planned_.allocated_after_step;

@@ -15,13 +15,22 @@
 #include "train/engine/kernel_choice.hpp"
 
 namespace llamesh::train {
+namespace {
+
+/// Returns the divisor for a mean over these targets. A batch may consist of prompts
+/// only: then no token is in the loss, and the loss is 0.
+double divisor_of(std::int64_t valid) {
+  return static_cast<double>(std::max<std::int64_t>(valid, 1));
+}
+
+}  // namespace
 
 Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::DeviceMesh& mesh)
     : world_(world),
       setup_(setup),
       threads_(set_threads(setup.inputs.train.threads, world)),
       mesh_(mesh),
-      loss_group_(mesh.group(setup.mesh.gradient_axes() | setup.mesh.pipeline())),
+      loss_group_(mesh.group(setup.mesh.data_axes() | setup.mesh.pipeline())),
       loss_ranks_(setup.loss_ranks(world.rank())),
       engine_(setup, mesh),
       feed_(world, setup, mesh, *engine_.context),
@@ -51,6 +60,7 @@ void Trainer::draw(sharding::ShardedState::Units units) {
 void Trainer::resume_from(std::int64_t step, std::int64_t tokens) {
   step_ = step;
   tokens_ = tokens;
+  if (engine_.outer && step == 0) engine_.outer->start();
   on_master_weights_loaded();
   world_.barrier("the weights to start with");  // ranks on a node gather from one another's memory
   feed_.start_after(step);
@@ -81,22 +91,21 @@ std::string Trainer::describe() const {
 StepRecord Trainer::train_step(const OnProgress& on_progress, const Request& request,
                                const Repair& repair) {
   meter_.begin_step();
-  const std::int64_t valid_tokens = feed_.read_step();
+  const auto valid = feed_.read_step();
   meter_.note_wait_for_data(feed_.seconds_waited());
-  // A batch may consist of prompts only: then no token is in the loss, and the loss is 0.
-  const auto divisor = static_cast<double>(std::max<std::int64_t>(valid_tokens, 1));
   StepRecord record{.step = step_ + 1};
-  auto parts = run_passes(record, divisor, on_progress, request);
-  if (!record.is_finite() && repair()) parts = run_passes(record, divisor, on_progress, request);
+  auto parts = run_passes(record, valid, on_progress, request);
+  if (!record.is_finite() && repair()) parts = run_passes(record, valid, on_progress, request);
   meter_.begin_update();
   observers_.after_passes(record, parts);
 
   const Inputs& in = setup_.inputs;
   record.lr = optim::learning_rate(in.schedule, in.optimizer.lr, step_, in.train.steps);
-  if (record.skipped.empty()) engine_.update(record.lr, record.grad_norm, record.step);
+  if (record.skipped.empty()) engine_.update(record.lr, norm_.of_replica(parts), record.step);
+  engine_.exchange_replicas(record.step, in.train.steps);
 
   step_ = record.step;
-  record.tokens = tokens_ += valid_tokens;
+  record.tokens = tokens_ += valid.all;
   record.request = std::ranges::max(parts, {}, &StepPart::request).request;
   meter_.end_step(record, parts);
   return record;
@@ -104,9 +113,9 @@ StepRecord Trainer::train_step(const OnProgress& on_progress, const Request& req
 
 /// Runs the step's passes, again if the observers ask for it. Returns all ranks' parts of the
 /// record, and sets its loss and gradient norm.
-std::vector<StepPart> Trainer::run_passes(StepRecord& record, double divisor,
+std::vector<StepPart> Trainer::run_passes(StepRecord& record, const ValidTokens& valid,
                                           const OnProgress& on_progress, const Request& request) {
-  const float scale = 1.0F / static_cast<float>(divisor);
+  const float scale = 1.0F / static_cast<float>(divisor_of(valid.in_replica));
   for (bool repeated = false;; repeated = true) {
     const auto batches = feed_.micro_batches();
     observers_.before_passes(record.step, batches, scale, on_progress);
@@ -117,7 +126,7 @@ std::vector<StepPart> Trainer::run_passes(StepRecord& record, double divisor,
     auto parts = exchange(request);
     mesh_.check_fingerprints();
     if (observers_.must_repeat(record, parts, repeated)) continue;
-    sum_up(record, parts, divisor);
+    sum_up(record, parts, valid.all);
     return parts;
   }
 }
@@ -140,10 +149,11 @@ std::vector<StepPart> Trainer::exchange(const Request& request) {
 }
 
 /// Sets the record's loss and gradient norm, with the same bits on every rank.
-void Trainer::sum_up(StepRecord& record, const std::vector<StepPart>& parts, double divisor) const {
+void Trainer::sum_up(StepRecord& record, const std::vector<StepPart>& parts,
+                     std::int64_t valid) const {
   double loss = 0;
   for (const int rank : loss_ranks_) loss += parts[static_cast<std::size_t>(rank)].loss;
-  record.loss = without_nan_sign(loss / divisor);
+  record.loss = without_nan_sign(loss / divisor_of(valid));
   record.grad_norm = without_nan_sign(norm_.of(parts));
 }
 

@@ -53,6 +53,11 @@ class Trainer {
   double evaluate(
       const OnProgress& on_progress = [] {}, std::size_t set = 0);
 
+  /// Makes later work on the state's stream see exchanges between replicas that are under way.
+  void settle() {
+    if (engine_.outer) engine_.outer->settle();
+  }
+
   /// Throws exit 93 on one rank if a trained weight is not finite on any: the last update has
   /// diverged, and the state is not worth saving. Reads the master weights once. Collective.
   void check_weights() const;
@@ -78,10 +83,10 @@ class Trainer {
   void keep_bf16_products(const std::string& recorded);
 
  private:
-  std::vector<StepPart> run_passes(StepRecord& record, double divisor,
+  std::vector<StepPart> run_passes(StepRecord& record, const ValidTokens& valid,
                                    const OnProgress& on_progress, const Request& request);
   std::vector<StepPart> exchange(const Request& request);
-  void sum_up(StepRecord& record, const std::vector<StepPart>& parts, double divisor) const;
+  void sum_up(StepRecord& record, const std::vector<StepPart>& parts, std::int64_t valid) const;
 
   const comm::Communicator& world_;
   const Setup& setup_;
