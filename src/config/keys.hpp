@@ -169,6 +169,7 @@ void training_keys(Io& io, Inputs& in) {
       io.key("lr", outer.lr, above(0));
       io.key("momentum", outer.momentum, from_below(0, 1));
       io.key("reduce_dtype", outer.reduce_dtype);
+      io.key("error_feedback", outer.error_feedback);
       io.key("fragments", outer.fragments, at_least(1));
       io.key("delay_steps", outer.delay_steps, at_least(0));
       io.key("local_share", outer.local_share, from_to(0, 1));

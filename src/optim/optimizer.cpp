@@ -44,10 +44,16 @@ void for_each_counted(const sharding::ShardedState& state, const Visit& visit) {
 }  // namespace
 
 std::vector<sharding::Moment> moments_of(const OptimizerOptions& options) {
-  if (options.name == OptimizerName::sgd) return {{"momentum"}};
-  const bool muon = options.name == OptimizerName::muon;
-  return {{"exp_avg", options.moments},
-          {"exp_avg_sq", options.moments, muon ? has_adamw : nullptr}};
+  std::vector<sharding::Moment> moments;
+  if (options.name == OptimizerName::sgd) {
+    moments = {{"momentum"}};
+  } else {
+    const bool muon = options.name == OptimizerName::muon;
+    moments = {{"exp_avg", options.moments},
+               {"exp_avg_sq", options.moments, muon ? has_adamw : nullptr}};
+  }
+  if (options.outer.error_feedback) moments.push_back({"outer_error"});
+  return moments;
 }
 
 void check(const OptimizerOptions& options, const sharding::ShardLayout& layout,

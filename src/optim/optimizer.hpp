@@ -15,7 +15,8 @@
 
 namespace llamesh::optim {
 
-/// Returns the moments that an optimizer keeps, with their names in PyTorch and in checkpoints.
+/// Returns the moments that an optimizer keeps, with their names in PyTorch and in checkpoints;
+/// last what a replica that trains apart keeps of its own exchanges.
 std::vector<sharding::Moment> moments_of(const OptimizerOptions& options);
 
 /// Throws a user error if the options contradict one another or the placement of the parameters.

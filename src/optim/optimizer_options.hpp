@@ -35,6 +35,7 @@ struct OuterOptions {
   double lr = 0.7;
   double momentum = 0.9;  ///< for nesterov
   sharding::ReduceDType reduce_dtype = sharding::ReduceDType::automatic;
+  bool error_feedback = false;  ///< what int8 or int4 leave out is sent the next time
   // Streaming DiLoCo (Douillard et al. 2025).
   std::int64_t fragments = 1;    ///< parts that are exchanged in turn
   std::int64_t delay_steps = 0;  ///< in which an exchange takes place behind computation

@@ -20,6 +20,27 @@ std::vector<sharding::Moment> outer_tensors_of(const OuterOptions& options) {
   return tensors;
 }
 
+namespace {
+
+/// Checks what needs the state on the device, and that there are errors to feed back.
+void check_device(const OuterOptions& options, sharding::Offload offload) {
+  const bool on_device = offload == sharding::Offload::none;
+  validate(
+      options.delay_steps == 0 || on_device,
+      "optimizer.outer.delay_steps is {}, but with sharding.offload the weights are not on the "
+      "device between steps; set it to 0",
+      options.delay_steps);
+  validate(!options.error_feedback || options.reduce_dtype != ReduceDType::automatic,
+           "optimizer.outer.error_feedback is true, but exchanges in fp32 leave nothing out; set "
+           "optimizer.outer.reduce_dtype to int8 or int4");
+  validate(
+      !options.error_feedback || on_device,
+      "optimizer.outer.error_feedback is true, but with sharding.offload the errors are not on "
+      "the device; set it to false");
+}
+
+}  // namespace
+
 void check(const OuterOptions& options, const sharding::ShardLayout& layout,
            sharding::Offload offload) {
   if (!options.enabled()) return;
@@ -41,11 +62,7 @@ void check(const OuterOptions& options, const sharding::ShardLayout& layout,
            "optimizer.outer.delay_steps is {}, but the next exchange begins after {} steps "
            "(optimizer.outer.every_steps); lower it",
            options.delay_steps, options.every_steps);
-  validate(
-      options.delay_steps == 0 || offload == sharding::Offload::none,
-      "optimizer.outer.delay_steps is {}, but with sharding.offload the weights are not on the "
-      "device between steps; set it to 0",
-      options.delay_steps);
+  check_device(options, offload);
   for (const auto& unit : layout.units())
     validate(
         (unit.sharded & dims.apart()).none(),
@@ -55,19 +72,19 @@ void check(const OuterOptions& options, const sharding::ShardLayout& layout,
 }
 
 std::vector<OuterAction> outer_actions(const OuterOptions& options, std::int64_t step,
-                                       std::int64_t last_step) {
+                                       std::int64_t last_step,
+                                       const std::vector<std::int64_t>& sent_after) {
   using enum OuterAction::Kind;
   const auto [every, delay] = std::pair(options.every_steps, options.delay_steps);
   const bool ends = step == last_step;
-  const auto is_due_after = [&](std::int64_t fragment, std::int64_t s) {
-    return s > 0 && (s + fragment * every / options.fragments) % every == 0;
-  };
   std::vector<OuterAction> late, sent, applied;
   for (int f = 0; f < static_cast<int>(options.fragments); ++f) {
-    // At the end of the run, what is under way arrives before its time.
-    for (auto s = step - delay; s < (ends ? step : step - delay + 1) && delay > 0; ++s)
-      if (is_due_after(f, s)) late.push_back({apply_late, f});
-    if (!ends && !is_due_after(f, step)) continue;
+    const bool is_sent = ends || (step + f * every / options.fragments) % every == 0;
+    const auto under_way_since = sent_after[static_cast<std::size_t>(f)];
+    // Before the next one, also if that comes early: the run ends, or its options have changed.
+    if (under_way_since > 0 && (is_sent || step - under_way_since >= delay))
+      late.push_back({apply_late, f});
+    if (!is_sent) continue;
     sent.push_back({send, f});
     if (ends || delay == 0) applied.push_back({apply, f});
   }
@@ -79,12 +96,13 @@ OuterOptimizer::OuterOptimizer(const OuterOptions& options, sharding::ShardedSta
                                comm::DeviceMesh& mesh)
     : options_(options), state_(state), replicas_(mesh.along(mesh.dims().apart())) {
   const auto& layout = state.layout();
-  std::int64_t largest = 0, trained = 0;
+  std::int64_t largest = 0;
+  pending_.sent_after.resize(static_cast<std::size_t>(options.fragments));
   for (std::size_t u = 0; u < layout.units().size(); ++u) {
     const auto& unit = layout.units()[u];
     if (unit.frozen) continue;
     // In turn, so that each fragment has layers of all depths, in all pipeline stages.
-    const auto fragment = static_cast<int>(trained++ % options.fragments);
+    const auto fragment = static_cast<int>(pending_.units++ % options.fragments);
     if (!layout.holds(u, state.rank())) continue;
     units_.push_back({u, fragment, "what replicas learned of " + unit.name});
     largest = std::max(largest, unit.shard_numel);
@@ -106,19 +124,19 @@ void OuterOptimizer::start() {
 
 void OuterOptimizer::after_step(std::int64_t step, std::int64_t last_step,
                                 const std::function<void(std::size_t unit)>& on_updated) {
-  for (const auto& action : outer_actions(options_, step, last_step)) {
+  using Kind = OuterAction::Kind;
+  for (const auto& [kind, fragment] :
+       outer_actions(options_, step, last_step, pending_.sent_after)) {
     for (auto& unit : units_) {
-      if (unit.fragment != action.fragment) continue;
-      if (action.kind == OuterAction::Kind::send) {
+      if (unit.fragment != fragment) continue;
+      if (kind == Kind::send) {
         send(unit);
-        ++under_way_;
         continue;
       }
-      if (under_way_ > 0) --under_way_;  // none is after a resume
-      const bool late = action.kind == OuterAction::Kind::apply_late;
-      apply(unit, late ? static_cast<float>(options_.local_share) : 0);
+      apply_to(unit, kind == Kind::apply_late ? static_cast<float>(options_.local_share) : 0);
       on_updated(unit.number);
     }
+    pending_.sent_after[static_cast<std::size_t>(fragment)] = kind == Kind::send ? step : 0;
   }
 }
 
@@ -127,8 +145,23 @@ void OuterOptimizer::settle() {
 }
 
 sharding::QuantizationSquares OuterOptimizer::take_squares() {
-  return quantized_ && under_way_ == 0 ? quantized_->take_squares()
-                                       : sharding::QuantizationSquares();
+  return quantized_ && !pending() ? quantized_->take_squares() : sharding::QuantizationSquares();
+}
+
+std::optional<PendingExchanges> OuterOptimizer::pending() const {
+  const bool any = std::ranges::any_of(pending_.sent_after, [](auto step) { return step > 0; });
+  return any ? std::optional(pending_) : std::nullopt;
+}
+
+void OuterOptimizer::restore(const std::optional<PendingExchanges>& pending) {
+  if (!pending) return;
+  const auto fragments = std::ssize(pending->sent_after);
+  validate(fragments == options_.fragments && pending->units == pending_.units,
+           "the checkpoint was made while an exchange of {} fragments in {} units was under way "
+           "(optimizer.outer.delay_steps), this run has {} in {}; restore "
+           "optimizer.outer.fragments and sharding.wrap, or resume from another checkpoint",
+           fragments, pending->units, options_.fragments, pending_.units);
+  pending_ = *pending;
 }
 
 Tensor OuterOptimizer::difference(std::size_t unit) const {
@@ -143,13 +176,16 @@ void OuterOptimizer::send(Unit& unit) {
   ops::scaled_difference(stream, difference, state_.outer().front().shards[unit.number],
                          state_.masters().shards[unit.number],
                          1.0F / static_cast<float>(replicas_.size));
+  const auto error =
+      options_.error_feedback ? state_.moments().back().shards[unit.number] : Tensor();
   replicas_.collectives->set_subject(unit.subject.c_str());
-  unit.exchanged =
-      staging_ ? all_reduce_through_device(difference) : all_reduce(difference, stream.record());
+  unit.exchanged = staging_ ? all_reduce_through_device(difference)
+                            : all_reduce(difference, stream.record(), error);
 }
 
-device::Event OuterOptimizer::all_reduce(const Tensor& data, const device::Event& after) {
-  return quantized_ ? quantized_->all_reduce(data, after)
+device::Event OuterOptimizer::all_reduce(const Tensor& data, const device::Event& after,
+                                         const Tensor& error) {
+  return quantized_ ? quantized_->all_reduce(data, after, error)
                     : replicas_.collectives->all_reduce(data, after);
 }
 
@@ -159,11 +195,11 @@ device::Event OuterOptimizer::all_reduce_through_device(const Tensor& difference
   compute.wait(state_.stream().record());
   const auto staged = staging_.tensor(DType::f32, {difference.numel()});
   device::upload_async(compute, staged, difference.data());
-  compute.wait(all_reduce(staged, compute.record()));
+  compute.wait(all_reduce(staged, compute.record(), {}));
   return device::download_async(compute, difference.data(), staged);
 }
 
-void OuterOptimizer::apply(const Unit& unit, float local_share) {
+void OuterOptimizer::apply_to(const Unit& unit, float local_share) {
   const auto u = unit.number;
   const auto& outer = state_.outer();
   // No gradient moves selection biases, so there is no slope for an optimizer: the mean counts.

@@ -11,6 +11,7 @@
 #include "device/buffer.hpp"
 #include "device/stream.hpp"
 #include "optim/optimizer_options.hpp"
+#include "optim/pending_exchanges.hpp"
 #include "sharding/quantized_collectives.hpp"
 #include "sharding/sharded_state.hpp"
 
@@ -33,11 +34,13 @@ struct OuterAction {
   int fragment;
   bool operator==(const OuterAction&) const = default;
 };
-/// Returns the actions after step `step` of a run of `last_step` steps, in order. A fragment's
+/// Returns the actions after step `step` in a run of `last_step` steps, in order. A fragment's
 /// difference is sent every so many steps, each fragment at another one, and is applied in the same
-/// step or, with a delay, in a later one. At the end of the run all are sent and applied. Pure.
+/// step or, with a delay, in a later one. At the end all are sent and applied. `sent_after` has, by
+/// fragment, the step after which a difference was sent that is under way; 0: none. Pure.
 std::vector<OuterAction> outer_actions(const OuterOptions& options, std::int64_t step,
-                                       std::int64_t last_step);
+                                       std::int64_t last_step,
+                                       const std::vector<std::int64_t>& sent_after);
 
 /// DiLoCo's outer optimizer, for replicas that train apart: takes the mean distance that they have
 /// moved from the weights that they exchanged last for a gradient. The result has the same bits on
@@ -59,6 +62,11 @@ class OuterOptimizer {
                   const std::function<void(std::size_t unit)>& on_updated);
   /// Makes later work on the state's stream see exchanges that are under way.
   void settle();
+  /// Returns those exchanges, as a checkpoint records them; empty if there are none.
+  std::optional<PendingExchanges> pending() const;
+  /// Continues with a checkpoint's, whose tensors the state has. Throws a user error if fragments
+  /// are divided otherwise.
+  void restore(const std::optional<PendingExchanges>& pending);
   /// Returns what quantization has done to the differences since the last call; nothing yet while
   /// an exchange is under way.
   sharding::QuantizationSquares take_squares();
@@ -74,16 +82,16 @@ class OuterOptimizer {
 
   Tensor difference(std::size_t unit) const;
   void send(Unit& unit);
-  device::Event all_reduce(const Tensor& data, const device::Event& after);
+  device::Event all_reduce(const Tensor& data, const device::Event& after, const Tensor& error);
   device::Event all_reduce_through_device(const Tensor& difference);
-  void apply(const Unit& unit, float local_share);
+  void apply_to(const Unit& unit, float local_share);
 
   OuterOptions options_;
   sharding::ShardedState& state_;
   comm::DeviceMesh::Axis& replicas_;
   std::vector<Unit> units_;
-  std::size_t under_way_ = 0;  ///< units
-  device::Buffer staging_;     ///< with the state in host memory
+  PendingExchanges pending_;
+  device::Buffer staging_;  ///< with the state in host memory
   std::optional<sharding::QuantizedAllReduce> quantized_;
 };
 

@@ -173,7 +173,8 @@ QuantizedAllReduce::QuantizedAllReduce(comm::DeviceMesh::Axis& axis, std::int64_
   sum_ = device::Buffer(slice * size_of(DType::f32));
 }
 
-device::Event QuantizedAllReduce::all_reduce(const Tensor& data, const device::Event& after) {
+device::Event QuantizedAllReduce::all_reduce(const Tensor& data, const device::Event& after,
+                                             const Tensor& error) {
   auto& collectives = *axis_.collectives;
   auto& stream = collectives.stream();
   const auto slice = slice_numel(data.numel(), axis_.size);
@@ -181,14 +182,33 @@ device::Event QuantizedAllReduce::all_reduce(const Tensor& data, const device::E
   const auto received = codes_in(received_, axis_.size, slice, bits_);
   const auto sum = sum_.tensor(DType::f32, {slice});
   stream.wait(after);
+  if (error) ops::add(stream, data, error);
   ops::quantize_blocks(stream, sent, data, squares_.tensor());
+  if (error) {
+    ops::dequantize_blocks(stream, error, sent);
+    ops::scaled_difference(stream, error, data, error, 1);
+  }
   collectives.all_to_all(received.bytes, sent.bytes, {});
   ops::sum_block_parts(stream, sum, received, Accumulate::no);
   const auto own = rows_of(received, axis_.rank, 1);
   ops::quantize_blocks(stream, own, sum, squares_.tensor());
+  if (error) keep_error_of_sum(error, sum, own, data);
   collectives.all_gather(received.bytes, own.bytes, {});
   ops::dequantize_blocks(stream, data, received);
   return stream.record();
+}
+
+/// Adds what rounding has left out of this rank's slice of the sum to its errors.
+void QuantizedAllReduce::keep_error_of_sum(const Tensor& error, const Tensor& sum,
+                                           const BlockCodes& codes, const Tensor& scratch) {
+  auto& stream = axis_.collectives->stream();
+  const auto first = std::min(error.numel(), axis_.rank * sum.numel());
+  const auto count = std::min(error.numel() - first, sum.numel());
+  if (count == 0) return;
+  const auto left_out = scratch.slice(first, count);
+  ops::dequantize_blocks(stream, left_out, codes);
+  ops::scaled_difference(stream, left_out, sum.slice(0, count), left_out, 1);
+  ops::add(stream, error.slice(first, count), left_out);
 }
 
 }  // namespace llamesh::sharding

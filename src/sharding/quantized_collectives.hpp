@@ -94,11 +94,17 @@ class QuantizedAllReduce {
  public:
   /// `numel`: of the largest tensor. Collective; the axis is borrowed.
   QuantizedAllReduce(comm::DeviceMesh::Axis& axis, std::int64_t numel, int bits);
-  /// As Collectives::all_reduce().
-  device::Event all_reduce(const Tensor& data, const device::Event& after);
+  /// As Collectives::all_reduce(). With `error`, of the same size, adds it to `data` first and sets
+  /// it to what this call's rounding on this rank has left out, for the next call (error feedback,
+  /// Karimireddy et al. 2019).
+  device::Event all_reduce(const Tensor& data, const device::Event& after,
+                           const Tensor& error = {});
   QuantizationSquares take_squares() { return squares_.take(axis_.collectives->stream()); }
 
  private:
+  void keep_error_of_sum(const Tensor& error, const Tensor& sum, const ops::BlockCodes& codes,
+                         const Tensor& scratch);
+
   comm::DeviceMesh::Axis& axis_;
   device::Buffer sent_, received_, sum_;
   int bits_;

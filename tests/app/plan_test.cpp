@@ -417,7 +417,7 @@ TEST(Plan, SweepTriesContextSizesThatLeave8192Tokens) {
                                                        "replicate=1 x shard=8"}));
 }
 
-TEST(Plan, SweepTriesInt8BetweenNodesIfStepsWaitThere) {
+TEST(Plan, SweepRelievesTheNetworkIfStepsWaitForIt) {
   const test::TemporaryFolder folder;
   auto arguments = cluster("llama3-8b-1x8", 16);
   arguments.sweep = true;
@@ -440,6 +440,13 @@ TEST(Plan, SweepTriesInt8BetweenNodesIfStepsWaitThere) {
   EXPECT_EQ(slow[0].at("gather"), "int8");
   EXPECT_EQ(slow[0].at("reduce_dtype"), "int8");
   EXPECT_EQ(slow[1].at("gather"), "auto");
+  // With replicas, also by exchanges every 32 steps.
+  arguments.overrides[1] = "sharding.strategy=hybrid_shard";
+  const auto replicas = rows("bandwidth: 1e9");
+  ASSERT_EQ(replicas.size(), 3U);
+  EXPECT_EQ(replicas[0].at("outer_every_steps"), 32);
+  EXPECT_EQ(replicas[1].at("reduce_dtype"), "int8");
+  EXPECT_EQ(replicas[2].at("outer_every_steps"), 0);
 }
 
 TEST(Plan, SweepTriesPipelineStagesOnNodesOfTheirOwn) {

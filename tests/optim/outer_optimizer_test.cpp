@@ -17,24 +17,55 @@ using test::world;
 using Actions = std::vector<OuterAction>;
 using enum OuterAction::Kind;
 
+/// Walks through a run, step after step.
+class Schedule {
+ public:
+  explicit Schedule(const OuterOptions& options)
+      : options_(options), sent_after_(static_cast<std::size_t>(options.fragments)) {}
+  Actions after(std::int64_t step, std::int64_t last_step) {
+    auto actions = outer_actions(options_, step, last_step, sent_after_);
+    for (const auto& action : actions)
+      sent_after_[static_cast<std::size_t>(action.fragment)] = action.kind == send ? step : 0;
+    return actions;
+  }
+
+ private:
+  OuterOptions options_;
+  std::vector<std::int64_t> sent_after_;
+};
+
 TEST(OuterActions, ExchangeEverySoManySteps) {
-  const OuterOptions options{.every_steps = 4};
-  for (const int step : {1, 2, 3, 5, 6, 7, 9})
-    EXPECT_EQ(outer_actions(options, step, 10), Actions()) << step;
-  for (const int step : {4, 8, 10})  // the run ends after the 10th
-    EXPECT_EQ(outer_actions(options, step, 10), (Actions{{send, 0}, {apply, 0}})) << step;
+  Schedule schedule({.every_steps = 4});
+  for (int step = 1; step <= 10; ++step)
+    EXPECT_EQ(schedule.after(step, 10),
+              step % 4 == 0 || step == 10 ? (Actions{{send, 0}, {apply, 0}}) : Actions())
+        << step;
+}
+
+// A run that is extended does not apply again what it has applied at its end.
+TEST(OuterActions, BeginAnewInARunThatIsExtended) {
+  Schedule schedule({.every_steps = 4, .delay_steps = 2});
+  for (int step = 1; step <= 4; ++step) schedule.after(step, 5);
+  EXPECT_EQ(schedule.after(5, 5), (Actions{{apply_late, 0}, {send, 0}, {apply, 0}}));
+  EXPECT_EQ(schedule.after(6, 12), Actions());
+  EXPECT_EQ(schedule.after(7, 12), Actions());
+  EXPECT_EQ(schedule.after(8, 12), (Actions{{send, 0}}));
 }
 
 TEST(OuterActions, FragmentsTakeTurnsAndArriveLate) {
-  const OuterOptions options{.every_steps = 4, .fragments = 2, .delay_steps = 1};
-  EXPECT_EQ(outer_actions(options, 1, 9), Actions());
-  EXPECT_EQ(outer_actions(options, 2, 9), (Actions{{send, 1}}));
-  EXPECT_EQ(outer_actions(options, 3, 9), (Actions{{apply_late, 1}}));
-  EXPECT_EQ(outer_actions(options, 4, 9), (Actions{{send, 0}}));
-  EXPECT_EQ(outer_actions(options, 5, 9), (Actions{{apply_late, 0}}));
-  EXPECT_EQ(outer_actions(options, 8, 9), (Actions{{send, 0}}));
-  EXPECT_EQ(outer_actions(options, 9, 9),
-            (Actions{{apply_late, 0}, {send, 0}, {send, 1}, {apply, 0}, {apply, 1}}));
+  Schedule schedule({.every_steps = 4, .fragments = 2, .delay_steps = 1});
+  const std::vector<Actions> expected{
+      {},
+      {{send, 1}},
+      {{apply_late, 1}},
+      {{send, 0}},
+      {{apply_late, 0}},
+      {{send, 1}},
+      {{apply_late, 1}},
+      {{send, 0}},
+      {{apply_late, 0}, {send, 0}, {send, 1}, {apply, 0}, {apply, 1}}};
+  for (int step = 1; step <= 9; ++step)
+    EXPECT_EQ(schedule.after(step, 9), expected[static_cast<std::size_t>(step) - 1]) << step;
 }
 
 // Whatever is sent is applied once, in this order, and at the end all replicas are equal.
@@ -45,10 +76,11 @@ TEST(OuterActions, ApplyAllThatIsSent) {
         for (const std::int64_t last : {1, 5, 12, 13}) {
           const OuterOptions options{
               .every_steps = every, .fragments = fragments, .delay_steps = delay};
+          Schedule schedule(options);
           std::multiset<int> under_way;
           std::vector<std::int64_t> sent(static_cast<std::size_t>(fragments));
           for (std::int64_t step = 1; step <= last; ++step)
-            for (const auto& action : outer_actions(options, step, last)) {
+            for (const auto& action : schedule.after(step, last)) {
               const auto f = static_cast<std::size_t>(action.fragment);
               if (action.kind == send) {
                 EXPECT_LE(step - sent[f], every);
@@ -112,6 +144,7 @@ void expect_like_reference(const OuterOptions& options, MeshSizes mesh,
   }();
   OuterOptimizer outer(options, state, model.mesh());
   outer.start();
+  Schedule schedule(options);
   const std::int64_t last = 9;
   std::map<std::pair<std::size_t, std::int64_t>, ReferenceNumber> numbers;
   std::int64_t trained = 0;
@@ -150,7 +183,7 @@ void expect_like_reference(const OuterOptions& options, MeshSizes mesh,
     outer.after_step(step, last, [&](std::size_t unit) { updated.insert(unit); });
     outer.settle();
     state.stream().record().wait();
-    const auto actions = outer_actions(options, step, last);
+    const auto actions = schedule.after(step, last);
     for_each_number([&](std::size_t u, std::int64_t at, const auto& parameter, std::int64_t) {
       auto& number = numbers.at({u, at});
       bool applies = false;
@@ -221,6 +254,9 @@ TEST(OuterOptimizer, RefusesWhatContradictsItself) {
   EXPECT_EQ(refusal({.every_steps = 2, .delay_steps = 1}, mesh, sharding::Offload::optimizer),
             "optimizer.outer.delay_steps is 1, but with sharding.offload the weights are not on "
             "the device between steps; set it to 0");
+  EXPECT_EQ(refusal({.every_steps = 2, .error_feedback = true}, mesh),
+            "optimizer.outer.error_feedback is true, but exchanges in fp32 leave nothing out; set "
+            "optimizer.outer.reduce_dtype to int8 or int4");
 }
 
 }  // namespace

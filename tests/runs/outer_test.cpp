@@ -195,6 +195,55 @@ TEST(Outer, ResumesExactlyBetweenExchanges) {
   }
 }
 
+// An exchange under way belongs to fragments that the run must have.
+TEST(Outer, RefusesOtherFragmentsWhileAnExchangeIsUnderWay) {
+  const SharedFolder folder;
+  auto in = outer_inputs(folder.path());
+  in.optimizer.outer = {.every_steps = 4, .fragments = 2, .delay_steps = 3};
+  in.checkpoint.every_steps = 5;
+  run_to_the_end(in);
+  const auto saved = checkpoint::read_manifest(checkpoint_of(in, "05")).progress.exchanges;
+  ASSERT_TRUE(saved.has_value());
+  EXPECT_EQ(saved->units, 5);
+  EXPECT_EQ(saved->sent_after, (std::vector<std::int64_t>{4, 0}));
+  EXPECT_FALSE(checkpoint::read_manifest(checkpoint_of(in, "07")).progress.exchanges.has_value());
+  in.optimizer.outer.fragments = 1;
+  const auto setup = plan::make_planned_setup(world(), in);
+  comm::DeviceMesh mesh(world(), setup.topology, setup.mesh);
+  train::Trainer trainer(world(), setup, mesh);
+  trainer.restore_exchanges(std::nullopt);
+  const auto refusal = left_by([&] { trainer.restore_exchanges(saved); }, ExitCode::bad_input);
+  EXPECT_EQ(refusal,
+            world().rank() > 0
+                ? "follows"
+                : "the checkpoint was made while an exchange of 2 fragments in 5 units was under "
+                  "way (optimizer.outer.delay_steps), this run has 1 in 5; restore "
+                  "optimizer.outer.fragments and sharding.wrap, or resume from another checkpoint");
+}
+
+TEST(Outer, ResumesExactlyWithErrorFeedback) {
+  if (world().size() < 4) return;
+  const SharedFolder folder;
+  auto in = outer_inputs(folder.path());
+  in.mesh.ranks_per_node = world().size() / 2;
+  in.optimizer.outer = {.every_steps = 2, .reduce_dtype = ReduceDType::int4};
+  in.train.steps = 12;
+  in.checkpoint.every_steps = 5;
+  run_to_the_end(in);
+  const auto without = weights_at(in, "12");
+  in.optimizer.outer.error_feedback = true;
+  in.run.folder += "-feedback";
+  run_to_the_end(in);
+  EXPECT_NE(weights_at(in, "12"), without);
+  const auto error = checkpoint::replica_path(1, "/optimizer/outer_error") + "/lm_head.weight";
+  EXPECT_NE(dataset(in, "05", error), dataset(in, "10", error));
+  auto other = in;
+  other.run.folder += "-other";
+  other.checkpoint.resume = checkpoint_of(in, "05");
+  run_to_the_end(other);
+  EXPECT_EQ(weights_at(other, "12"), weights_at(in, "12"));
+}
+
 TEST(Outer, ResumesFromMemory) {
   const SharedFolder folder;
   auto in = outer_inputs(folder.path());
@@ -262,7 +311,7 @@ TEST(Outer, DoesNotMixWithReplicasThatTrainedTogether) {
             "the checkpoint has no /optimizer/outer_momentum/model.embed_tokens.weight" + remedy);
 }
 
-// What was drawn, or read from a Hugging Face folder, is where all replicas start.
+// All replicas start from the weights that were drawn.
 TEST(Outer, BeginsWithTheSameWeightsInAllReplicas) {
   const SharedFolder folder;
   const auto in = outer_inputs(folder.path());

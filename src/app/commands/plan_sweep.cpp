@@ -19,7 +19,8 @@ namespace llamesh::app {
 namespace {
 
 constexpr std::size_t max_rows = 20;
-constexpr std::ptrdiff_t rows_to_quantize = 8;
+constexpr std::ptrdiff_t rows_to_relieve = 8;
+constexpr std::int64_t steps_apart = 32;
 
 template <class E>
 std::string name_of(E of) {
@@ -40,8 +41,9 @@ struct Row {
   std::string_view strategy() const { return sharding::name_of(inputs.sharding.strategy); }
   std::string checkpointing() const { return name_of(inputs.memory.activation_checkpointing); }
   std::string offload() const { return name_of(inputs.sharding.offload); }
-  /// Returns what crosses nodes as int8.
-  const char* quantized() const {
+  /// Returns what crosses nodes as int8, or that replicas train apart.
+  const char* relief() const {
+    if (inputs.optimizer.outer.enabled()) return "apart";
     const bool weights = inputs.sharding.gather != sharding::GatherDType::automatic;
     const bool gradients = inputs.sharding.reduce_dtype != sharding::ReduceDType::automatic;
     return weights && gradients ? "both" : weights ? "weights" : gradients ? "gradients" : "";
@@ -54,8 +56,8 @@ struct Stages {
 };
 
 /// Plans a launch with all meshes, strategies, checkpointing modes and micro-batches, and, if none
-/// of them fits, with offloading; then the fastest ones with int8 between nodes if they mostly wait
-/// there. Keys set on the command line keep their values.
+/// of them fits, with offloading; then the fastest ones that wait for the network with less for it
+/// to do. Keys set on the command line keep their values.
 class Sweep {
  public:
   explicit Sweep(const PlanArguments& asked)
@@ -75,7 +77,7 @@ class Sweep {
       add_launches();
       if (std::ranges::any_of(rows_, &Row::fits)) break;
     }
-    quantize_fastest();
+    relieve_fastest();
     return std::move(rows_);
   }
   /// Returns the first user error that rejected a launch.
@@ -102,14 +104,9 @@ class Sweep {
             }
   }
 
-  /// Plans the fastest launches again, with all that crosses nodes in int8, if a tenth of a step is
-  /// exposed communication and some bytes cross nodes.
-  void quantize_fastest() {
-    using sharding::GatherDType;
-    using sharding::ReduceDType;
-    if (config::sets(asked_.overrides, "sharding.gather") ||
-        config::sets(asked_.overrides, "sharding.reduce_dtype"))
-      return;
+  /// Plans the fastest launches again, with int8 between nodes and with replicas that train apart,
+  /// if a tenth of a step is exposed communication and some bytes cross nodes.
+  void relieve_fastest() {
     std::vector<Row> slow;
     for (const auto& row : rows_)
       if (row.fits && row.step.exposed_seconds > 0.1 * row.step.seconds &&
@@ -117,16 +114,36 @@ class Sweep {
                               [](const auto& axis) { return axis.second > 0; }))
         slow.push_back(row);
     std::ranges::stable_sort(slow, {}, [](const Row& row) { return row.step.seconds; });
-    if (std::ssize(slow) > rows_to_quantize)
-      slow.erase(slow.begin() + rows_to_quantize, slow.end());
-    for (auto& row : slow)
-      for (const auto& [gather, reduce] : {std::pair(GatherDType::int8, ReduceDType::int8),
-                                           std::pair(GatherDType::int8, ReduceDType::automatic),
-                                           std::pair(GatherDType::automatic, ReduceDType::int8)}) {
-        row.inputs.sharding.gather = gather;
-        row.inputs.sharding.reduce_dtype = reduce;
-        if (add(row.inputs)) break;  // else one of them does not cross nodes
-      }
+    if (std::ssize(slow) > rows_to_relieve) slow.erase(slow.begin() + rows_to_relieve, slow.end());
+    for (const auto& row : slow) {
+      quantize(row.inputs);
+      train_apart(row);
+    }
+  }
+
+  void quantize(train::Inputs in) {
+    using sharding::GatherDType;
+    using sharding::ReduceDType;
+    if (config::sets(asked_.overrides, "sharding.gather") ||
+        config::sets(asked_.overrides, "sharding.reduce_dtype"))
+      return;
+    for (const auto& [gather, reduce] : {std::pair(GatherDType::int8, ReduceDType::int8),
+                                         std::pair(GatherDType::int8, ReduceDType::automatic),
+                                         std::pair(GatherDType::automatic, ReduceDType::int8)}) {
+      in.sharding.gather = gather;
+      in.sharding.reduce_dtype = reduce;
+      if (add(in)) return;  // else one of them does not cross nodes
+    }
+  }
+
+  void train_apart(const Row& row) {
+    const auto replicas = row.step.traffic_between_nodes.find("replicate");
+    if (config::sets(asked_.overrides, "optimizer.outer.every_steps") ||
+        replicas == row.step.traffic_between_nodes.end() || replicas->second == 0)
+      return;
+    auto in = row.inputs;
+    in.optimizer.outer.every_steps = steps_apart;
+    add(in);
   }
 
   /// Stops at the first mode that does not fit with the smallest micro-batch: the next ones take
@@ -273,6 +290,7 @@ void print_as_json(const std::vector<Row>& rows) {
                    {"micro_batch", row.inputs.train.micro_batch},
                    {"gather", name_of(row.inputs.sharding.gather)},
                    {"reduce_dtype", name_of(row.inputs.sharding.reduce_dtype)},
+                   {"outer_every_steps", row.inputs.optimizer.outer.every_steps},
                    {"keep_bf16_weights", row.keeps_bf16_weights},
                    {"valley_bytes", row.step.allocated_after_step},
                    {"peak_bytes", row.step.peak},
@@ -286,13 +304,13 @@ void print_as_json(const std::vector<Row>& rows) {
 
 void print_as_table(const std::vector<Row>& rows) {
   fmt::print("{:<19}{:<50}{:>6} {:<15}{:<11}{:>6} {:<9}{:>12}{:>10}{:>10}{:>12}{:>7}\n", "strategy",
-             "mesh", "chunks", "checkpointing", "offload", "micro", "int8", "peak", "step s",
+             "mesh", "chunks", "checkpointing", "offload", "micro", "network", "peak", "step s",
              "exposed", "tokens/s", "MFU %");
   for (const auto& row : rows)
     fmt::print(
         "{:<19}{:<50}{:>6} {:<15}{:<11}{:>6} {:<9}{:>12}{:>10.3f}{:>10.3f}{:>12.0f}{:>7.1f}\n",
         row.strategy(), row.mesh, row.inputs.pipeline.chunks, row.checkpointing(), row.offload(),
-        row.inputs.train.micro_batch, row.quantized(), bytes_text(row.step.peak), row.step.seconds,
+        row.inputs.train.micro_batch, row.relief(), bytes_text(row.step.peak), row.step.seconds,
         row.step.exposed_seconds, row.step.tokens_per_second, 100 * row.step.mfu);
 }
 
@@ -329,6 +347,9 @@ int plan_sweep(const PlanArguments& asked) {
   rows.resize(std::min(rows.size(), max_rows));
   print_as_table(rows);
   if (count > rows.size()) fmt::print("and {} more that fit\n", count - rows.size());
+  if (std::ranges::any_of(rows,
+                          [](const Row& row) { return row.inputs.optimizer.outer.enabled(); }))
+    fmt::print("apart: with optimizer.outer.every_steps={}, which costs some loss\n", steps_apart);
   return 0;
 }
 

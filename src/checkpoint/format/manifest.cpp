@@ -79,6 +79,8 @@ json to_json(const TrainState& p) {
              {"attention", p.attention}, {"arithmetic", p.arithmetic}};
   if (p.base) to["base"] = {{"path", p.base->path}, {"hash", to_hex(p.base->hash)}};
   if (!p.validation.empty()) to["validation"] = p.validation;
+  if (p.exchanges)
+    to["exchanges"] = {{"units", p.exchanges->units}, {"sent_after", p.exchanges->sent_after}};
   return to;
 }
 
@@ -108,6 +110,19 @@ BaseModel base_from(const json& from) {
           field(from, "hash", [](const json& hash) { return from_hex(string_from(hash)); })};
 }
 
+optim::PendingExchanges exchanges_from(const json& from) {
+  constexpr std::int64_t max_units = 1 << 30;
+  optim::PendingExchanges exchanges;
+  exchanges.units =
+      field(from, "units", [&](const json& units) { return to_integer(units, 0, max_units); });
+  field(from, "sent_after", [&](const json& steps) {
+    validate(steps.is_array(), "there is {} where a list belongs", steps.type_name());
+    for (const auto& step : steps) exchanges.sent_after.push_back(to_integer(step, 0, max_step));
+    return true;
+  });
+  return exchanges;
+}
+
 TrainState progress_from(const json& from) {
   const auto text = [&](const char* key) { return field(from, key, string_from); };
   const auto text_if_any = [&](const char* key) {
@@ -128,6 +143,7 @@ TrainState progress_from(const json& from) {
   p.arithmetic = text_if_any("arithmetic");
   if (from.contains("base")) p.base = field(from, "base", base_from);
   p.validation = text_if_any("validation");
+  if (from.contains("exchanges")) p.exchanges = field(from, "exchanges", exchanges_from);
   return p;
 }
 

@@ -8,6 +8,7 @@
 
 #include "checkpoint/format/format.hpp"
 #include "core/box.hpp"
+#include "optim/pending_exchanges.hpp"
 
 namespace llamesh::checkpoint {
 
@@ -47,6 +48,7 @@ struct TrainState {
   std::optional<BaseModel> base = {};  ///< empty: the checkpoint holds all weights
   /// to_text() of train::ValidationRecord; empty: nothing was evaluated. Only in the manifest.
   std::string validation = {};
+  std::optional<optim::PendingExchanges> exchanges = {};  ///< if there are. Only in the manifest.
 
   bool operator==(const TrainState&) const = default;
 };

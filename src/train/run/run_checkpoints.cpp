@@ -110,6 +110,7 @@ StartEvent RunCheckpoints::resume(const ConfigChanges& changes) {
   }
   store_.reserve(saved_state());
   trainer_.resume_from(found->step, found->tokens);
+  trainer_.restore_exchanges(found->exchanges);
   trainer_.keep_bf16_products(found->bf16_products);
   saved_attention_ = found->attention;
   if (setup_.is_mesh_reproducible() && world_.rank() == 0) warn_of_other_arithmetic(*found);
@@ -310,7 +311,8 @@ checkpoint::TrainState RunCheckpoints::progress_now() const {
           .attention = ops::used_attention(),
           .arithmetic = ops::arithmetic(),
           .base = base_,
-          .validation = validation_.to_text()};
+          .validation = validation_.to_text(),
+          .exchanges = trainer_.exchanges()};
 }
 
 void RunCheckpoints::finish() {

@@ -66,6 +66,12 @@ void Trainer::resume_from(std::int64_t step, std::int64_t tokens) {
   feed_.start_after(step);
 }
 
+void Trainer::restore_exchanges(const std::optional<optim::PendingExchanges>& exchanges) {
+  comm::agree(world_, [&] {
+    if (engine_.outer) engine_.outer->restore(exchanges);
+  });
+}
+
 std::string Trainer::bf16_products() const {
   return recorded_bf16_products(setup_.inputs.precision.parameters);
 }

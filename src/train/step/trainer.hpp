@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -57,6 +58,12 @@ class Trainer {
   void settle() {
     if (engine_.outer) engine_.outer->settle();
   }
+  /// Returns those exchanges, for a checkpoint.
+  std::optional<optim::PendingExchanges> exchanges() const {
+    return engine_.outer ? engine_.outer->pending() : std::nullopt;
+  }
+  /// Continues with a checkpoint's exchanges, after resume_from(). Collective.
+  void restore_exchanges(const std::optional<optim::PendingExchanges>& exchanges);
 
   /// Throws exit 93 on one rank if a trained weight is not finite on any: the last update has
   /// diverged, and the state is not worth saving. Reads the master weights once. Collective.
