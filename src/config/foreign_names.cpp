@@ -101,6 +101,7 @@ constexpr std::array keys{
     ForeignName{"save_total_limit", "'checkpoint.keep'"},
     ForeignName{"seq_len", "'data.sequence_length'"},
     ForeignName{"seq_length", "'data.sequence_length'"},
+    ForeignName{"sync_steps", "'optimizer.outer.every_steps'"},
     ForeignName{"target_modules", "'model.lora.targets'"},
     ForeignName{"tensor_model_parallel_size", "'mesh.axes.tensor'"},
     ForeignName{"tensor_parallel_size", "'mesh.axes.tensor'"},

@@ -52,7 +52,7 @@ std::vector<sharding::Moment> moments_of(const OptimizerOptions& options) {
     moments = {{"exp_avg", options.moments},
                {"exp_avg_sq", options.moments, muon ? has_adamw : nullptr}};
   }
-  if (options.outer.error_feedback) moments.push_back({"outer_error"});
+  if (options.outer.enabled() && options.outer.error_feedback) moments.push_back({"outer_error"});
   return moments;
 }
 

@@ -22,6 +22,19 @@ std::vector<sharding::Moment> outer_tensors_of(const OuterOptions& options) {
 
 namespace {
 
+/// Checks that no key is set without effect.
+void check_unused(const OuterOptions& options) {
+  const char* set = options.reduce_dtype != ReduceDType::automatic ? "reduce_dtype"
+                    : options.error_feedback                       ? "error_feedback"
+                    : options.fragments > 1                        ? "fragments"
+                    : options.delay_steps > 0                      ? "delay_steps"
+                                                                   : nullptr;
+  validate(set == nullptr,
+           "optimizer.outer.{} is set, but optimizer.outer.every_steps is 0, so replicas train "
+           "together; set both, or leave both out",
+           set == nullptr ? "" : set);
+}
+
 /// Checks what needs the state on the device, and that there are errors to feed back.
 void check_device(const OuterOptions& options, sharding::Offload offload) {
   const bool on_device = offload == sharding::Offload::none;
@@ -43,7 +56,7 @@ void check_device(const OuterOptions& options, sharding::Offload offload) {
 
 void check(const OuterOptions& options, const sharding::ShardLayout& layout,
            sharding::Offload offload) {
-  if (!options.enabled()) return;
+  if (!options.enabled()) return check_unused(options);
   const auto& dims = layout.dims();
   validate(dims.group_size(dims.apart()) > 1,
            "optimizer.outer.every_steps is {}, but the mesh {} has one replica, which has nothing "

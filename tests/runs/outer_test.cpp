@@ -343,8 +343,8 @@ TEST(Outer, RefusesInt8WithinANode) {
                   world().size() / 2));
   in.optimizer.outer.every_steps = 0;
   EXPECT_EQ(refusal(),
-            "optimizer.outer.reduce_dtype is set, but optimizer.outer.every_steps is not; set it, "
-            "or leave both out");
+            "optimizer.outer.reduce_dtype is set, but optimizer.outer.every_steps is 0, so "
+            "replicas train together; set both, or leave both out");
 }
 
 }  // namespace

@@ -135,6 +135,22 @@ TEST_P(SelectionBias, MovesAlikeOnEveryMesh) {
 }
 
 /// Biases are fp32 beside bf16 weights: the rate is far below bf16's digits at 1.
+/// By the outer optimizer's rate and momentum they would move by other amounts.
+TEST_P(SelectionBias, IsTheMeanOfReplicasThatTrainApart) {
+  if (world().size() % 2 != 0) return;
+  auto in = inputs();
+  in.sharding.strategy = Strategy::hybrid_shard;
+  in.mesh.replicate = 2;
+  in.optimizer.outer.every_steps = 1;
+  const auto biases = seen_by(world(), in).biases;
+  ASSERT_FALSE(biases.empty());
+  EXPECT_TRUE(std::ranges::any_of(biases, [](float bias) { return bias != 0; }));
+  for (const float bias : biases) {
+    const double halves = bias / (rate / 2);
+    EXPECT_NEAR(halves, std::round(halves), 1e-3);
+  }
+}
+
 TEST_P(SelectionBias, IsNotRoundedToBf16) {
   auto in = inputs();
   in.precision.parameters = DType::bf16;

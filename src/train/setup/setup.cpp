@@ -250,10 +250,6 @@ void check_exchange(const optim::OuterOptions& options, const comm::ParallelDims
                     const comm::Topology& topology) {
   if (options.reduce_dtype == sharding::ReduceDType::automatic) return;
   validate(
-      options.enabled(),
-      "optimizer.outer.reduce_dtype is set, but optimizer.outer.every_steps is not; set it, or "
-      "leave both out");
-  validate(
       !comm::within_node(mesh, mesh.apart(), topology),
       "optimizer.outer.reduce_dtype is {}, but the replicas of the mesh {} are on one node, so "
       "nothing is sent to other nodes; leave it out",
