@@ -58,8 +58,10 @@ class SimulatedRank {
 
   std::int64_t checkpoint_bytes() const {
     std::int64_t numel = 0;
-    for (const auto& dataset : checkpoint::datasets_of(saved()))
-      numel += llamesh::numel(dataset.shape);
+    const auto state = saved();
+    for (const auto& group : state.groups)
+      for (const auto& parameter : state.layout.table().parameters)
+        if (group.contents.contain(parameter)) numel += parameter.numel();
     return numel * size_of(DType::f32);
   }
   /// Returns the bytes of this rank's shards in a memory checkpoint.

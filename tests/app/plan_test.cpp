@@ -417,6 +417,28 @@ TEST(Plan, SweepTriesContextSizesThatLeave8192Tokens) {
                                                        "replicate=1 x shard=8"}));
 }
 
+// An exchange sends what the gradients of a step would.
+TEST(Plan, ReplicasThatTrainApartHaveExchanges) {
+  auto arguments = cluster("llama3-8b-1x8", 16);
+  arguments.overrides = {"sharding.strategy=hybrid_shard"};
+  const auto together = printed(arguments).json;
+  EXPECT_TRUE(together.at("exchange").is_null());
+  const auto apart = [&](const std::string& key) {
+    auto other = arguments;
+    other.overrides.push_back("optimizer.outer.every_steps=32");
+    if (!key.empty()) other.overrides.push_back("optimizer.outer." + key);
+    return printed(other);
+  };
+  const auto plain = apart("").json, late = apart("delay_steps=1").json;
+  EXPECT_EQ(plain.at("traffic_between_nodes").at("replicate"), 0);
+  EXPECT_EQ(plain.at("exchange").at("traffic").at("replicate"),
+            together.at("traffic").at("replicate"));
+  EXPECT_EQ(plain.at("exchange").at("every_steps"), 32);
+  EXPECT_EQ(plain.at("exchange").at("exposed_seconds"), plain.at("exchange").at("seconds"));
+  EXPECT_EQ(late.at("exchange").at("exposed_seconds"), 0);
+  EXPECT_GT(plain.at("step_seconds"), late.at("step_seconds"));
+}
+
 TEST(Plan, SweepRelievesTheNetworkIfStepsWaitForIt) {
   const test::TemporaryFolder folder;
   auto arguments = cluster("llama3-8b-1x8", 16);

@@ -188,6 +188,22 @@ TEST(Quantized, SendsAQuarterOfTheBytesBetweenNodes) {
   EXPECT_LT(bytes(), 0.27 * plain);
 }
 
+// A run that has lost nodes goes on with those that are left.
+TEST(Quantized, GoesOnWithOneNode) {
+  if (world().size() != 4) return;
+  const SharedFolder folder;
+  auto in = quantized_inputs(folder.path());
+  in.mesh.ranks_per_node = 2;
+  in.sharding.strategy = Strategy::full_shard;
+  in.sharding.gather = GatherDType::int8;
+  in.sharding.reduce_dtype = ReduceDType::int4;
+  run_to_the_end(in);
+  in.mesh.ranks_per_node = 0;
+  in.train.steps = 8;
+  run_to_the_end(in);
+  EXPECT_TRUE(std::filesystem::exists(checkpoint_of(in, "08")));
+}
+
 TEST(Quantized, RefusesWhatHasNothingToQuantize) {
   const SharedFolder folder;
   const auto plain = quantized_inputs(folder.path());

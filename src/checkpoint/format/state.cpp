@@ -124,7 +124,7 @@ void add_replicas(State& all, const sharding::ShardedState& state) {
     add_group(all, replica_path(replica, path), tensor);
     auto& group = all.groups.back();
     group.contents.replica = replica;
-    if (replica != own) std::ranges::fill(group.shards, Tensor());
+    if (replica != own) group.shards.clear();
   };
   for (int replica = 0; replica < dims.group_size(dims.apart()); ++replica) {
     add(replica, std::string(model_group), state.masters());

@@ -29,7 +29,8 @@ struct GroupContents {
 /// A group of the checkpoint, e.g. "/model" or "/optimizer/exp_avg", and this rank's shards of it:
 /// for each unit of its parameters (shard_numel), dense, in fp32 or bf16. Checkpoints store fp32:
 /// widening bf16 is exact, and reading into bf16 rounds to nearest even. Two groups may have the
-/// same path, one for trained and one for frozen parameters.
+/// same path, one for trained and one for frozen parameters. Those of other replicas, if they train
+/// apart, have no shards.
 struct StateGroup {
   std::string path;
   std::vector<Tensor> shards;

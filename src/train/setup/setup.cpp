@@ -1,5 +1,6 @@
 #include "train/setup/setup.hpp"
 
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <filesystem>
 #include <iterator>
 #include <limits>
+#include <tuple>
 #include <utility>
 
 #include "checkpoint/models/hf_model.hpp"
@@ -139,10 +141,35 @@ void check_openmetrics(const fs::path& file, const fs::path& run_folder) {
            file.string(), std::strerror(errno));
 }
 
+std::string folder_of(const Inputs& in) {
+  return in.run.folder.empty() ? "runs/" + in.run.name : in.run.folder;
+}
+
+bool has_own_checkpoints(const Inputs& in) {
+  return !checkpoint::committed_checkpoints(folder_of(in) + "/checkpoints").empty();
+}
+
+/// Returns the inputs of a run that goes on with one node: without int8 or int4 between nodes, for
+/// which a new run would be refused.
+Inputs unquantized(Inputs in, bool logs) {
+  const auto keys = [&] {
+    return std::tuple(in.sharding.gather, in.sharding.reduce_dtype,
+                      in.optimizer.outer.reduce_dtype);
+  };
+  const auto given = keys();
+  if (!in.sharding.gather_within_node) in.sharding.gather = sharding::GatherDType::automatic;
+  in.sharding.reduce_dtype = in.optimizer.outer.reduce_dtype = sharding::ReduceDType::automatic;
+  if (logs && keys() != given)
+    spdlog::warn(
+        "all ranks are on one node now, so nothing is sent to other nodes: sharding.gather and "
+        "reduce_dtype count as auto");
+  return in;
+}
+
 /// Checks the source of the initial weights. A run that resumes from its own checkpoint does not
 /// need it.
 void check_start(const Inputs& in, const model::ParameterTable& table) {
-  if (!checkpoint::committed_checkpoints(in.run.folder + "/checkpoints").empty()) return;
+  if (has_own_checkpoints(in)) return;
   const auto& resume = in.checkpoint.resume;
   if (resume != "auto" && resume != "none")
     checkpoint::checkpoints_to_resume(resume);
@@ -317,7 +344,7 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
            "model.dropout is {}, and llamesh has no dropout; set model.dropout=0 to train without",
            in.model.dropout);
   model::check_positions(in.model, in.data.sequence_length);
-  if (in.run.folder.empty()) in.run.folder = "runs/" + in.run.name;
+  in.run.folder = folder_of(in);
   in.data.seed = in.run.seed;
   const auto& [freeze, only] = in.train.trained;
   validate(!in.model.lora || (freeze.empty() && only.empty()),
@@ -376,8 +403,12 @@ Setup make_setup(const comm::Communicator& world, const Inputs& inputs) {
   comm::agree(world, [&] {  // every rank finds the same error, one reports it
     setup.topology = comm::discover_topology(world, inputs.mesh.ranks_per_node);
   });
+  const bool goes_on =
+      comm::on_rank_0(world, [&] { return has_own_checkpoints(inputs) ? "yes" : ""; }) == "yes";
   comm::agree(world, [&] {
-    setup = plan_setup(inputs, std::move(setup.topology));
+    const bool on_one_node = goes_on && setup.topology.nodes == 1;
+    setup = plan_setup(on_one_node ? unquantized(inputs, world.rank() == 0) : inputs,
+                       std::move(setup.topology));
     auto& in = setup.inputs;
     check_order_of_sums(in, device::kind());
     if (in.sharding.spec) sharding::check_implemented(*setup.layout, in.tensor.residual);
