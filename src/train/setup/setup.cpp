@@ -10,7 +10,6 @@
 #include <filesystem>
 #include <iterator>
 #include <limits>
-#include <tuple>
 #include <utility>
 
 #include "checkpoint/models/hf_model.hpp"
@@ -149,20 +148,26 @@ bool has_own_checkpoints(const Inputs& in) {
   return !checkpoint::committed_checkpoints(folder_of(in) + "/checkpoints").empty();
 }
 
+/// Returns true if the run has checkpoints of its own. Collective.
+bool goes_on(const comm::Communicator& world, const Inputs& in) {
+  return comm::on_rank_0(world, [&] {
+           check_run_folder(folder_of(in));
+           return has_own_checkpoints(in) ? "yes" : "";
+         }) == "yes";
+}
+
+bool quantizes_between_nodes(const Inputs& in) {
+  return (in.sharding.gather != sharding::GatherDType::automatic &&
+          !in.sharding.gather_within_node) ||
+         in.sharding.reduce_dtype != sharding::ReduceDType::automatic ||
+         in.optimizer.outer.reduce_dtype != sharding::ReduceDType::automatic;
+}
+
 /// Returns the inputs of a run that goes on with one node: without int8 or int4 between nodes, for
 /// which a new run would be refused.
-Inputs unquantized(Inputs in, bool logs) {
-  const auto keys = [&] {
-    return std::tuple(in.sharding.gather, in.sharding.reduce_dtype,
-                      in.optimizer.outer.reduce_dtype);
-  };
-  const auto given = keys();
+Inputs unquantized(Inputs in) {
   if (!in.sharding.gather_within_node) in.sharding.gather = sharding::GatherDType::automatic;
   in.sharding.reduce_dtype = in.optimizer.outer.reduce_dtype = sharding::ReduceDType::automatic;
-  if (logs && keys() != given)
-    spdlog::warn(
-        "all ranks are on one node now, so nothing is sent to other nodes: sharding.gather and "
-        "reduce_dtype count as auto");
   return in;
 }
 
@@ -403,12 +408,15 @@ Setup make_setup(const comm::Communicator& world, const Inputs& inputs) {
   comm::agree(world, [&] {  // every rank finds the same error, one reports it
     setup.topology = comm::discover_topology(world, inputs.mesh.ranks_per_node);
   });
-  const bool goes_on =
-      comm::on_rank_0(world, [&] { return has_own_checkpoints(inputs) ? "yes" : ""; }) == "yes";
+  const bool drops_quantization =
+      setup.topology.nodes == 1 && quantizes_between_nodes(inputs) && goes_on(world, inputs);
+  if (drops_quantization && world.rank() == 0)
+    spdlog::warn(
+        "all ranks are on one node now, so nothing is sent to other nodes: sharding.gather and "
+        "reduce_dtype count as auto");
   comm::agree(world, [&] {
-    const bool on_one_node = goes_on && setup.topology.nodes == 1;
-    setup = plan_setup(on_one_node ? unquantized(inputs, world.rank() == 0) : inputs,
-                       std::move(setup.topology));
+    setup =
+        plan_setup(drops_quantization ? unquantized(inputs) : inputs, std::move(setup.topology));
     auto& in = setup.inputs;
     check_order_of_sums(in, device::kind());
     if (in.sharding.spec) sharding::check_implemented(*setup.layout, in.tensor.residual);

@@ -93,10 +93,20 @@ void StepMeter::on_bf16_products_changed() {
 void StepMeter::begin_step() {
   begin_ = Clock::now();
   device::MemoryMeter::instance().start_interval();
-  for (const auto* axis : mesh_.all())
-    before_[axis] = {axis->collectives->bytes_sent(), axis->collectives->seconds(),
-                     axis->collectives->seconds_exposed()};
+  before_ = counters();
+  for (auto& [axis, before] : before_) {  // `seconds` has the previous update too
+    before.in_collectives -= updating_[axis].in_collectives;
+    before.exposed -= updating_[axis].exposed;
+  }
   copies_exposed_before_ = engine_.seconds_exposed_by_copies();
+}
+
+StepMeter::CountersByAxis StepMeter::counters() const {
+  CountersByAxis counters;
+  for (const auto* axis : mesh_.all())
+    counters[axis] = {axis->collectives->bytes_sent(), axis->collectives->seconds(),
+                      axis->collectives->seconds_exposed()};
+  return counters;
 }
 
 StepSample StepMeter::sample() {
@@ -112,6 +122,7 @@ StepSample StepMeter::sample() {
                   .axes = seconds_by_axis(),
                   .quantized = engine_.fsdp.take_quantization_squares()};
   if (engine_.outer) mine.quantized.outer = engine_.outer->take_squares();
+  sampled_ = counters();
   mine.own_seconds = mine.seconds - waited_ - mine.copies_exposed;
   for (const auto& axis : mine.axes) mine.own_seconds -= axis.exposed;
   return mine;
@@ -158,6 +169,11 @@ void StepMeter::end_step(StepRecord& record, std::span<const StepPart> parts) {
   record.predicted_on_host = planned_.on_host;
   record_traffic(record);
   record_exposed(record, parts);
+  updating_ = counters();
+  for (auto& [axis, update] : updating_) {
+    update.in_collectives -= sampled_[axis].in_collectives;
+    update.exposed -= sampled_[axis].exposed;
+  }
   former_update_ = seconds_since(update_begin_);
   if (gemm_peak_) record_utilization(record);  // may measure, which is no part of a step
 }

@@ -55,12 +55,14 @@ class StepMeter {
 
  private:
   using Clock = std::chrono::steady_clock;
-  /// An axis' totals up to this step.
+  /// An axis' totals.
   struct AxisCounters {
     std::int64_t sent = 0;  ///< bytes
     double in_collectives = 0, exposed = 0;
   };
+  using CountersByAxis = std::map<const comm::DeviceMesh::Axis*, AxisCounters>;
 
+  CountersByAxis counters() const;
   SecondsByAxis seconds_by_axis() const;
   void record_utilization(StepRecord& record);
   void record_traffic(StepRecord& record) const;
@@ -81,7 +83,8 @@ class StepMeter {
   double former_update_ = 0;  ///< seconds for the previous step's update
   double waited_ = 0;         ///< seconds until the others had read their data
   double copies_exposed_before_ = 0;
-  std::map<const comm::DeviceMesh::Axis*, AxisCounters> before_;
+  CountersByAxis before_, sampled_;
+  CountersByAxis updating_;  ///< what the previous step's update added
 };
 
 }  // namespace llamesh::train
