@@ -290,9 +290,9 @@ extern const Kernel<void(Stream&, const AdamwCall& call, const AdamwStep& step)>
 extern const Kernel<void(Stream&, const SgdCall& call, const SgdStep& step)> sgd;
 /// y = (a - b) factor, dense fp32.
 extern const Kernel<void(Stream&, Tensor y, Tensor a, Tensor b, float factor)> scaled_difference;
-/// outer -= lr slope, as torch.optim.SGD: slope is the difference, and with nesterov=True, of which
-/// this has the buffer, the buffer is momentum buffer + difference, and slope is difference +
-/// momentum buffer. Then parameter = outer + local_share (parameter - outer).
+/// As torch.optim.SGD with nesterov=True: buffer = momentum buffer + difference; outer -= lr
+/// (difference + momentum buffer); without a buffer, outer -= lr difference. Then parameter = outer
+/// + local_share (parameter - outer).
 extern const Kernel<void(Stream&, const OuterCall& call, const OuterStep& step)> outer_step;
 /// momentum += (slope - momentum) (1 - beta), where slope is the scaled gradient; update = slope +
 /// (momentum - slope) beta with Nesterov's momentum, otherwise the new momentum.

@@ -28,8 +28,8 @@ void check(const OuterOptions& options, const sharding::ShardLayout& layout,
 
 /// An action on a fragment after a step.
 struct OuterAction {
-  /// Send its difference; apply a difference at once, or one that is late, after steps in which the
-  /// replica went on.
+  /// Send its difference; apply it in the same step, or late, after steps that the replica has
+  /// taken meanwhile.
   enum class Kind : std::uint8_t { send, apply, apply_late } kind;
   int fragment;
   bool operator==(const OuterAction&) const = default;
@@ -42,9 +42,9 @@ std::vector<OuterAction> outer_actions(const OuterOptions& options, std::int64_t
                                        std::int64_t last_step,
                                        const std::vector<std::int64_t>& sent_after);
 
-/// DiLoCo's outer optimizer, for replicas that train apart: takes the mean distance that they have
-/// moved from the weights that they exchanged last for a gradient. The result has the same bits on
-/// all replicas. Routers' selection biases, which no gradient moves, are averaged.
+/// DiLoCo's outer optimizer, for replicas that train apart: treats how far they have moved, on
+/// average, from the weights that they exchanged last as a gradient. The result has the same bits
+/// on all replicas. Routers' selection biases, which no gradient moves, are averaged.
 ///
 /// The differences take the gradients' place in memory, or, if exchanges last longer than a step,
 /// ShardedState::outer()'s. With the state in host memory they pass through a buffer on the device.
@@ -77,7 +77,7 @@ class OuterOptimizer {
     std::size_t number;
     int fragment;
     std::string subject;
-    device::Event exchanged = {};  ///< its difference is the sum over the replicas
+    device::Event exchanged = {};  ///< its difference is the mean over the replicas
   };
 
   Tensor difference(std::size_t unit) const;

@@ -61,6 +61,12 @@ TEST(ParallelDims, AnAxisSaysWhatItDivides) {
                            {"made-up", 2, Divides::sequence},
                            {"tensor", 2}});
   EXPECT_EQ(mesh.batch_axes(), mesh.named({"replicate", "shard", "expert"}));
+  EXPECT_TRUE(mesh.apart().none());
+  const auto apart = mesh.with_replicas_apart("replicate");
+  EXPECT_EQ(apart.apart(), mesh.named({"replicate"}));
+  EXPECT_EQ(apart.batch_axes(), mesh.batch_axes());
+  EXPECT_EQ(apart.data_axes(), mesh.gradient_axes());
+  EXPECT_EQ(apart.gradient_axes(), mesh.gradient_axes() & ~apart.apart());
   EXPECT_EQ(mesh.gradient_axes(), mesh.all() & ~mesh.tensor());
 }
 
