@@ -106,6 +106,7 @@ void parallel_keys(Io& io, Inputs& in) {
     io.key("gather", in.sharding.gather);
     io.key("gather_within_node", in.sharding.gather_within_node);
     io.key("reduce_dtype", in.sharding.reduce_dtype);
+    io.key("error_feedback", in.sharding.error_feedback);
     io.key("prefetch", in.sharding.prefetch, from_to(0, 4));
     io.bytes("prefetch_limit", in.sharding.prefetch_limit);
     io.key("offload", in.sharding.offload);

@@ -52,6 +52,17 @@ void check_device(const OuterOptions& options, sharding::Offload offload) {
       "the device; set it to false");
 }
 
+/// Returns what would not stay the same on ranks that hold copies if blocks with their neighbors
+/// were rounded.
+std::vector<sharding::Piece> exact_pieces(const sharding::ShardLayout& layout, std::size_t unit,
+                                          int rank) {
+  auto pieces = layout.pieces(unit, rank);
+  std::erase_if(pieces, [&](const sharding::Piece& piece) {
+    return layout.copied_beside_parts(piece.parameter).none();
+  });
+  return pieces;
+}
+
 }  // namespace
 
 void check(const OuterOptions& options, const sharding::ShardLayout& layout,
@@ -109,7 +120,7 @@ OuterOptimizer::OuterOptimizer(const OuterOptions& options, sharding::ShardedSta
                                comm::DeviceMesh& mesh)
     : options_(options), state_(state), replicas_(mesh.along(mesh.dims().apart())) {
   const auto& layout = state.layout();
-  std::int64_t largest = 0;
+  std::int64_t largest = 0, exact_numel = 0;
   pending_.sent_after.resize(static_cast<std::size_t>(options.fragments));
   for (std::size_t u = 0; u < layout.units().size(); ++u) {
     const auto& unit = layout.units()[u];
@@ -117,8 +128,10 @@ OuterOptimizer::OuterOptimizer(const OuterOptions& options, sharding::ShardedSta
     // In turn, so that each fragment has layers of all depths, in all pipeline stages.
     const auto fragment = static_cast<int>(pending_.units++ % options.fragments);
     if (!layout.holds(u, state.rank())) continue;
-    units_.push_back({u, fragment, "what replicas learned of " + unit.name});
+    units_.push_back({u, fragment, "what replicas learned of " + unit.name,
+                      exact_pieces(layout, u, state.rank())});
     largest = std::max(largest, unit.shard_numel);
+    exact_numel = std::max(exact_numel, numel_of(units_.back().exact));
   }
   if (largest == 0) return;
   const device::ScopedMemoryTag use(device::MemoryUse::optimizer);
@@ -126,7 +139,8 @@ OuterOptimizer::OuterOptimizer(const OuterOptions& options, sharding::ShardedSta
   if (state.memory() == device::MemoryKind::host)
     staging_ = replicas_.collectives->allocate_symmetric(largest * size_of(DType::f32));
   if (options.reduce_dtype != ReduceDType::automatic)
-    quantized_.emplace(replicas_, largest, options.reduce_dtype == ReduceDType::int8 ? 8 : 4);
+    quantized_.emplace(replicas_, largest, exact_numel,
+                       options.reduce_dtype == ReduceDType::int8 ? 8 : 4);
 }
 
 void OuterOptimizer::start() {
@@ -192,23 +206,24 @@ void OuterOptimizer::send(Unit& unit) {
   const auto error =
       options_.error_feedback ? state_.moments().back().shards[unit.number] : Tensor();
   replicas_.collectives->set_subject(unit.subject.c_str());
-  unit.exchanged = staging_ ? all_reduce_through_device(difference)
-                            : all_reduce(difference, stream.record(), error);
+  unit.exchanged = staging_ ? all_reduce_through_device(unit, difference)
+                            : all_reduce(unit, difference, stream.record(), error);
 }
 
-device::Event OuterOptimizer::all_reduce(const Tensor& data, const device::Event& after,
-                                         const Tensor& error) {
-  return quantized_ ? quantized_->all_reduce(data, after, error)
-                    : replicas_.collectives->all_reduce(data, after);
+device::Event OuterOptimizer::all_reduce(const Unit& unit, const Tensor& data,
+                                         const device::Event& after, const Tensor& error) {
+  if (!quantized_) return replicas_.collectives->all_reduce(data, after);
+  return quantized_->all_reduce(data, after, views_of(unit.exact, data), error);
 }
 
 /// For a difference in host memory.
-device::Event OuterOptimizer::all_reduce_through_device(const Tensor& difference) {
+device::Event OuterOptimizer::all_reduce_through_device(const Unit& unit,
+                                                        const Tensor& difference) {
   auto& compute = device::compute_stream();
   compute.wait(state_.stream().record());
   const auto staged = staging_.tensor(DType::f32, {difference.numel()});
   device::upload_async(compute, staged, difference.data());
-  compute.wait(all_reduce(staged, compute.record(), {}));
+  compute.wait(all_reduce(unit, staged, compute.record(), {}));
   return device::download_async(compute, difference.data(), staged);
 }
 

@@ -77,13 +77,15 @@ class OuterOptimizer {
     std::size_t number;
     int fragment;
     std::string subject;
-    device::Event exchanged = {};  ///< its difference is the mean over the replicas
+    std::vector<sharding::Piece> exact;  ///< copies on several ranks: rounded, they would differ
+    device::Event exchanged = {};        ///< its difference is the mean over the replicas
   };
 
   Tensor difference(std::size_t unit) const;
   void send(Unit& unit);
-  device::Event all_reduce(const Tensor& data, const device::Event& after, const Tensor& error);
-  device::Event all_reduce_through_device(const Tensor& difference);
+  device::Event all_reduce(const Unit& unit, const Tensor& data, const device::Event& after,
+                           const Tensor& error);
+  device::Event all_reduce_through_device(const Unit& unit, const Tensor& difference);
   void apply_to(const Unit& unit, float local_share);
 
   OuterOptions options_;

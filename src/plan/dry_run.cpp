@@ -42,10 +42,12 @@ DryRun dry_run(const train::Setup& setup, const device::Hardware& hardware,
   train::walk_pipeline(setup.pipeline, {.forward = 1, .backward = 2}, train::Pipeline::depth,
                        train::evaluation_actions);
   check_owned_once(*setup.layout);
-  const auto groups = checkpoint::groups_of(optim::moments_of(setup.inputs.optimizer),
-                                            optim::outer_tensors_of(setup.inputs.optimizer.outer),
-                                            setup.mesh.group_size(setup.mesh.apart()),
-                                            !train::refers_to_base(setup.inputs));
+  const auto& in = setup.inputs;
+  const auto groups = checkpoint::groups_of({.moments = optim::moments_of(in.optimizer),
+                                             .outer = optim::outer_tensors_of(in.optimizer.outer),
+                                             .gradient_errors = in.sharding.error_feedback,
+                                             .frozen = !train::refers_to_base(in)},
+                                            *setup.layout);
   seen.checkpoint = check_written_once(*setup.layout, groups);
   return seen;
 }

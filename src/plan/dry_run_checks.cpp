@@ -187,7 +187,8 @@ class Written {
 CheckpointWrites check_written_once(const sharding::ShardLayout& layout,
                                     const std::vector<checkpoint::GroupContents>& groups) {
   const auto& dims = layout.dims();
-  const auto replicated = layout.replicated_axes();
+  auto replicated = layout.replicated_axes();
+  for (const auto& group : groups) replicated &= ~group.apart;
   Written written(layout, groups);
   ProgressLog progress("dry run: ranks whose part of a checkpoint is checked", dims.ranks());
   for (int holder = 0; holder < dims.ranks(); ++holder) {

@@ -149,9 +149,27 @@ void Fsdp::quantize_exchanges(Group& group, const ShardedState::Group& units,
   const int bits = sharding.reduce_dtype == ReduceDType::int8 ? 8 : 4;
   if (quantizes_reductions(units, sharding))
     group.quantized_reductions.emplace(mesh_, units.sharded, largest, bits);
-  if (sharding.reduce_dtype != ReduceDType::automatic && !units.frozen &&
-      !group.replicas.within_node)
-    group.quantized_replicas.emplace(group.replicas, largest, bits);
+  if (sharding.reduce_dtype == ReduceDType::automatic || units.frozen || group.replicas.within_node)
+    return;
+  std::int64_t exact_numel = 0;
+  for (const auto u : units.held) {
+    units_[u].exact = exact_pieces(u);
+    exact_numel = std::max(exact_numel, numel_of(units_[u].exact));
+  }
+  group.quantized_replicas.emplace(group.replicas, largest, exact_numel, bits);
+}
+
+/// Returns what would not stay the same on ranks that hold copies if blocks with their neighbors
+/// were rounded: gradients of copies, or, where ranks add those up later, the errors.
+std::vector<Piece> Fsdp::exact_pieces(std::size_t u) const {
+  std::vector<Piece> pieces;
+  for (const auto& piece : layout_.pieces(u, state_.rank())) {
+    const auto partial = layout_.dims().without_ones(layout_.placement(piece.parameter).partial);
+    const auto copied = layout_.copied_beside_parts(piece.parameter);
+    if ((copied & ~partial).any() || (partial.any() && state_.gradient_errors() != nullptr))
+      pieces.push_back(piece);
+  }
+  return pieces;
 }
 
 /// Returns the ranks that jointly hold these units' secondary shards. Null if the units are not
@@ -409,7 +427,7 @@ QuantizedTraffic Fsdp::take_quantization_squares() {
   for (auto& group : groups_) {
     if (group.quantized_gather) taken.weights += group.quantized_gather->take_squares();
     if (group.quantized_reductions) taken.gradients += group.quantized_reductions->take_squares();
-    if (group.quantized_replicas) taken.gradients += group.quantized_replicas->take_squares();
+    if (group.quantized_replicas) taken.replicas += group.quantized_replicas->take_squares();
   }
   return taken;
 }

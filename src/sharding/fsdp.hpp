@@ -136,6 +136,7 @@ class Fsdp final : public model::Weights {
     DType dtype;                  ///< of the gathered weights
     bool held;                    ///< by this rank's stage; no pass enters any other unit
     Tensor gradient;              ///< (shard_numel) fp32, in the state or its device copy
+    std::vector<Piece> exact;     ///< what replicas add up in fp32 even if they quantize
     device::Event gradient_here;  ///< that copy can be added to
     device::Event weights_here;   ///< the device holds this step's weights
     Tensor parameters;            ///< unsharded: (padded_numel), while gathered
@@ -168,6 +169,7 @@ class Fsdp final : public model::Weights {
   Group make_group(const ShardedState::Group& units, const ShardingOptions& sharding);
   void quantize_exchanges(Group& group, const ShardedState::Group& units,
                           const ShardingOptions& sharding);
+  std::vector<Piece> exact_pieces(std::size_t unit) const;
   bool quantizes_reductions(const ShardedState::Group& units, const ShardingOptions& sharding);
   comm::DeviceMesh::Axis* secondary_axis(const ShardedState::Group& units);
   void unshard(std::size_t unit, model::Pass pass);
@@ -187,6 +189,7 @@ class Fsdp final : public model::Weights {
   void allocate_gradients(std::size_t unit);
   void allocate_sums(std::size_t unit, std::int64_t micro_batches);
   void reduce_deferred();
+  device::Event reduce_over_replicas(std::size_t unit);
   Tensor place_for_gradients(std::size_t unit);
   void fetch_gradient_shard(std::size_t unit);
   device::Event store_gradient_shard(std::size_t unit);

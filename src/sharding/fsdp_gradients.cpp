@@ -125,12 +125,18 @@ void Fsdp::reduce(std::size_t u) {
 void Fsdp::reduce_deferred() {
   if (!deferred_) return;
   const auto u = *std::exchange(deferred_, std::nullopt);
+  units_[u].reduced = reduce_over_replicas(u);
+}
+
+device::Event Fsdp::reduce_over_replicas(std::size_t u) {
   UnitState& unit = units_[u];
   auto& replicas = *unit.group->replicas.collectives;
   replicas.set_subject(layout_.units()[u].name.c_str());
   auto& quantized = unit.group->quantized_replicas;
-  unit.reduced = quantized ? quantized->all_reduce(unit.gradient, unit.reduced)
-                           : replicas.all_reduce(unit.gradient, unit.reduced);
+  if (!quantized) return replicas.all_reduce(unit.gradient, unit.reduced);
+  const auto* errors = state_.gradient_errors();
+  return quantized->all_reduce(unit.gradient, unit.reduced, views_of(unit.exact, unit.gradient),
+                               errors ? errors->shards[u] : Tensor());
 }
 
 /// Starts the reduction over the shard axis, into the gradient shard or one of the tree's sums.

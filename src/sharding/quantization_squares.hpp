@@ -23,8 +23,17 @@ struct QuantizationSquares {
 /// The same for all that a rank has quantized.
 struct QuantizedTraffic {
   QuantizationSquares weights;    ///< gathered
-  QuantizationSquares gradients;  ///< reduced
+  QuantizationSquares gradients;  ///< scattered to the ranks that share them
+  QuantizationSquares replicas;   ///< gradients added up over replicas
   QuantizationSquares outer;      ///< exchanged by replicas that train apart
+
+  QuantizedTraffic& operator+=(const QuantizedTraffic& other) {
+    weights += other.weights;
+    gradients += other.gradients;
+    replicas += other.replicas;
+    outer += other.outer;
+    return *this;
+  }
 };
 
 }  // namespace llamesh::sharding

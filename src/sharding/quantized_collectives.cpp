@@ -1,5 +1,6 @@
 #include "sharding/quantized_collectives.hpp"
 
+#include <utility>
 #include <vector>
 
 #include "device/device.hpp"
@@ -163,7 +164,8 @@ device::Event QuantizedReduceScatter::reduce_scatter(const Tensor& mine, const T
   return remote.stream().record();
 }
 
-QuantizedAllReduce::QuantizedAllReduce(comm::DeviceMesh::Axis& axis, std::int64_t numel, int bits)
+QuantizedAllReduce::QuantizedAllReduce(comm::DeviceMesh::Axis& axis, std::int64_t numel,
+                                       std::int64_t exact_numel, int bits)
     : axis_(axis), bits_(bits) {
   const device::ScopedMemoryTag use(device::MemoryUse::unsharded_gradients);
   const auto slice = slice_numel(numel, axis_.size);
@@ -171,10 +173,12 @@ QuantizedAllReduce::QuantizedAllReduce(comm::DeviceMesh::Axis& axis, std::int64_
   sent_ = axis_.collectives->allocate_symmetric(bytes);
   received_ = device::Buffer(bytes);
   sum_ = device::Buffer(slice * size_of(DType::f32));
+  if (exact_numel > 0)
+    exact_ = axis_.collectives->allocate_symmetric(exact_numel * size_of(DType::f32));
 }
 
 device::Event QuantizedAllReduce::all_reduce(const Tensor& data, const device::Event& after,
-                                             const Tensor& error) {
+                                             std::span<const Tensor> exact, const Tensor& error) {
   auto& collectives = *axis_.collectives;
   auto& stream = collectives.stream();
   const auto slice = slice_numel(data.numel(), axis_.size);
@@ -182,6 +186,7 @@ device::Event QuantizedAllReduce::all_reduce(const Tensor& data, const device::E
   const auto received = codes_in(received_, axis_.size, slice, bits_);
   const auto sum = sum_.tensor(DType::f32, {slice});
   stream.wait(after);
+  const auto packed = take_out(exact);
   if (error) ops::add(stream, data, error);
   ops::quantize_blocks(stream, sent, data, squares_.tensor());
   if (error) {
@@ -195,7 +200,31 @@ device::Event QuantizedAllReduce::all_reduce(const Tensor& data, const device::E
   if (error) keep_error_of_sum(error, sum, own, data);
   collectives.all_gather(received.bytes, own.bytes, {});
   ops::dequantize_blocks(stream, data, received);
+  if (packed) collectives.all_reduce(packed, {});
+  put_back(exact, packed);
   return stream.record();
+}
+
+/// Moves the parts into a tensor of their own, and leaves zeros, which are rounded to zeros.
+Tensor QuantizedAllReduce::take_out(std::span<const Tensor> exact) {
+  auto& stream = axis_.collectives->stream();
+  std::int64_t numel = 0;
+  for (const auto& part : exact) numel += part.numel();
+  if (numel == 0) return {};
+  const auto packed = exact_.tensor(DType::f32, {numel});
+  std::int64_t at = 0;
+  for (const auto& part : exact) {
+    ops::copy(stream, packed.slice(std::exchange(at, at + part.numel()), part.numel()), part);
+    device::set_bytes(stream, part, 0);
+  }
+  return packed;
+}
+
+void QuantizedAllReduce::put_back(std::span<const Tensor> exact, const Tensor& packed) {
+  std::int64_t at = 0;
+  for (const auto& part : exact)
+    ops::copy(axis_.collectives->stream(), part,
+              packed.slice(std::exchange(at, at + part.numel()), part.numel()));
 }
 
 /// Adds what rounding has left out of this rank's slice of the sum to its errors.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "comm/mesh/device_mesh.hpp"
 #include "device/buffer.hpp"
@@ -92,21 +93,27 @@ class QuantizedReduceScatter {
 /// the sum to them likewise.
 class QuantizedAllReduce {
  public:
-  /// `numel`: of the largest tensor. Collective; the axis is borrowed.
-  QuantizedAllReduce(comm::DeviceMesh::Axis& axis, std::int64_t numel, int bits);
-  /// As Collectives::all_reduce(). With `error`, of the same size, adds it to `data` first and sets
-  /// it to what this call's rounding on this rank has left out, for the next call (error feedback,
-  /// Karimireddy et al. 2019).
+  /// `numel`: of the largest tensor, `exact_numel`: of all exact parts of a tensor, at most.
+  /// Collective; the axis is borrowed.
+  QuantizedAllReduce(comm::DeviceMesh::Axis& axis, std::int64_t numel, std::int64_t exact_numel,
+                     int bits);
+  /// As Collectives::all_reduce(). `exact` has views into `data` that are added up in fp32.
+  ///
+  /// With `error`, of the same size, adds it to `data` first and sets it to what this call's
+  /// rounding on this rank has left out, for the next call (error feedback, Karimireddy et al.
+  /// 2019).
   device::Event all_reduce(const Tensor& data, const device::Event& after,
-                           const Tensor& error = {});
+                           std::span<const Tensor> exact = {}, const Tensor& error = {});
   QuantizationSquares take_squares() { return squares_.take(axis_.collectives->stream()); }
 
  private:
   void keep_error_of_sum(const Tensor& error, const Tensor& sum, const ops::BlockCodes& codes,
                          const Tensor& scratch);
+  Tensor take_out(std::span<const Tensor> exact);
+  void put_back(std::span<const Tensor> exact, const Tensor& packed);
 
   comm::DeviceMesh::Axis& axis_;
-  device::Buffer sent_, received_, sum_;
+  device::Buffer sent_, received_, sum_, exact_;
   int bits_;
   SquareSums squares_;
 };

@@ -1,6 +1,7 @@
 #include "sharding/shard_layout.hpp"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "core/error.hpp"
@@ -37,6 +38,18 @@ bool is_fp32(const Unit& unit, const model::ParameterTable& table) {
 }
 
 }  // namespace
+
+std::int64_t numel_of(std::span<const Piece> pieces) {
+  std::int64_t sum = 0;
+  for (const auto& piece : pieces) sum += piece.count;
+  return sum;
+}
+
+std::vector<Tensor> views_of(std::span<const Piece> pieces, const Tensor& shard) {
+  std::vector<Tensor> views;
+  for (const auto& piece : pieces) views.push_back(shard.slice(piece.offset, piece.count));
+  return views;
+}
 
 ShardLayout::ShardLayout(const model::ParameterTable& table, std::vector<Unit> units,
                          const comm::ParallelDims& dims)
@@ -92,6 +105,23 @@ comm::AxisSet ShardLayout::replicated_axes() const {
   auto axes = dims_.all();
   for (const auto& placement : placements_) axes &= placement.replicated(dims_);
   return axes;
+}
+
+comm::AxisSet ShardLayout::copied_beside_parts(ParameterId id) const {
+  comm::AxisSet split;
+  for (const auto other : units_[place(id).unit].parameters) split |= placement(other).split_axes();
+  return dims_.without_ones(split & ~placement(id).split_axes());
+}
+
+comm::AxisSet ShardLayout::common_replicas() const {
+  std::optional<comm::AxisSet> common;
+  for (const auto& unit : units_) {
+    if (unit.frozen || unit.fp32) continue;
+    const auto replicas = dims_.without_ones(unit.replicas);
+    if (common.value_or(replicas) != replicas) return {};
+    common = replicas;
+  }
+  return common.value_or(comm::AxisSet());
 }
 
 std::vector<Box> ShardLayout::parts(ParameterId id) const {

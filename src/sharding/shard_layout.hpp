@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "comm/mesh/parallel_dims.hpp"
 #include "core/box.hpp"
+#include "core/tensor.hpp"
 #include "model/description/parameters.hpp"
 #include "sharding/placement.hpp"
 
@@ -30,6 +32,10 @@ struct Piece {
   std::int64_t count;
   std::int64_t offset;
 };
+/// Returns their elements, together.
+std::int64_t numel_of(std::span<const Piece> pieces);
+/// Returns views into the unit's shard.
+std::vector<Tensor> views_of(std::span<const Piece> pieces, const Tensor& shard);
 
 /// Location of every element on every rank. The only code that turns a Placement into offsets.
 ///
@@ -82,6 +88,12 @@ class ShardLayout {
   std::int64_t trained_shard_numel(int rank = 0) const;
   /// Returns the axes along which ranks hold copies of every parameter.
   comm::AxisSet replicated_axes() const;
+  /// Returns the axes along which ranks hold copies of a parameter beside different parts of others
+  /// in its unit. What is computed from a whole shard, such as the scale of a block, differs there.
+  comm::AxisSet copied_beside_parts(ParameterId id) const;
+  /// Returns the axes over which gradients of all trained units but fp32 ones add up once they are
+  /// in the shards; empty if units differ.
+  comm::AxisSet common_replicas() const;
 
   Place place(ParameterId id) const { return places_[model::index(id)]; }
   /// Returns the table with the shapes of each rank's parts.

@@ -50,6 +50,10 @@ ShardedState::ShardedState(const ShardLayout& layout, comm::DeviceMesh& mesh,
   for (auto& group : groups_)
     group.frozen ? place_frozen(group, mesh, group.dtype(precision.parameters))
                  : place(group, mesh, group.dtype(precision.parameters));
+  if (sharding.error_feedback) {
+    const device::ScopedMemoryTag use(device::MemoryUse::gradients);
+    gradient_errors_ = allocate({"gradient_errors"}, mesh);
+  }
   const device::ScopedMemoryTag use(device::MemoryUse::optimizer);
   for (const auto& moment : moments) moments_.push_back(allocate(moment, mesh));
   for (const auto& moment : outer) outer_.push_back(allocate(moment, mesh));
@@ -117,6 +121,12 @@ ShardedTensor ShardedState::allocate(const Moment& moment, comm::DeviceMesh& mes
     at += count;
   }
   return tensor;
+}
+
+void ShardedState::drop_gradient_errors() {
+  if (!gradient_errors_) return;
+  for (const auto& shard : gradient_errors_->shards)
+    if (shard) device::set_bytes(stream(), shard, 0);
 }
 
 void ShardedState::group_units() {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -73,6 +74,13 @@ class ShardedState {
   /// Returns what all replicas have alike, even where they train apart: the weights in their latest
   /// exchange, and its optimizer's moments. Empty if they do not.
   const std::vector<ShardedTensor>& outer() const { return outer_; }
+  /// Returns what quantization has left out of this rank's gradients on their way to replicas, for
+  /// the next step (sharding.error_feedback). Null: that is not kept.
+  const ShardedTensor* gradient_errors() const {
+    return gradient_errors_ ? &*gradient_errors_ : nullptr;
+  }
+  /// After a step without an update: forgets those errors, which are the dropped gradients'.
+  void drop_gradient_errors();
   /// Returns the memory kind of masters, gradients and moments.
   device::MemoryKind memory() const { return masters_.memory; }
   /// Returns the stream that reads and writes them.
@@ -127,6 +135,7 @@ class ShardedState {
   std::vector<device::Buffer> buffers_;
   ShardedTensor masters_, gradients_, frozen_;
   std::vector<ShardedTensor> moments_, outer_;
+  std::optional<ShardedTensor> gradient_errors_;
   std::vector<Weights> weights_;
 };
 

@@ -80,6 +80,7 @@ struct ShardingOptions {
   GatherDType gather = GatherDType::automatic;
   bool gather_within_node = false;  ///< in this form within nodes too
   ReduceDType reduce_dtype = ReduceDType::automatic;
+  bool error_feedback = false;      ///< what that leaves out between replicas is sent the next step
   int prefetch = 1;                 ///< units gathered ahead of the one in use
   std::int64_t prefetch_limit = 0;  ///< maximum bytes gathered ahead; 0: no limit
   Offload offload = Offload::none;

@@ -75,7 +75,11 @@ for case in full_shard/2 shard_grad_op/4 no_shard/2 hybrid_shard/4 hybrid_shard_
 done
 for case in full_shard hybrid_shard; do
   keys=("sharding.strategy=$case" sharding.reduce_dtype=int8)
-  [[ $case == hybrid_shard ]] || keys+=(sharding.gather=int8 sharding.reshard_after_forward=2)
+  if [[ $case == hybrid_shard ]]; then
+    keys+=(sharding.error_feedback=true)
+  else
+    keys+=(sharding.gather=int8 sharding.reshard_after_forward=2)
+  fi
   ran "int8-cpu-$case" 4 --device cpu "${keys[@]}"
   ran "int8-$case" 4 --device cuda "${keys[@]}"
   close "$case, 4 ranks, int8 between nodes" 4 "int8-$case" "int8-cpu-$case" 1e-5

@@ -309,6 +309,13 @@ const Launch launches[] = {
        in.optimizer.name = optim::OptimizerName::muon;
        in.optimizer.moments = DType::bf16;
      }},
+    {"replicas_that_feed_errors_back", 8, 4,
+     [](Inputs& in) {
+       in.sharding.strategy = Strategy::hybrid_shard;
+       in.mesh = {.replicate = 2, .tensor = 2};
+       in.sharding.reduce_dtype = sharding::ReduceDType::int8;
+       in.sharding.error_feedback = true;
+     }},
     {"replicas_apart", 8, 2,
      [](Inputs& in) {
        in.sharding.strategy = Strategy::hybrid_shard;
@@ -452,9 +459,12 @@ TEST_P(EveryLaunch, ClassesOfRanksShowWhatAllRanksDo) {
   }
   EXPECT_EQ(of_classes.checkpoint.elements, of_all.checkpoint.elements);
   EXPECT_EQ(of_classes.checkpoint.hyperslabs, of_all.checkpoint.hyperslabs);
-  const auto groups = checkpoint::groups_of(optim::moments_of(setup.inputs.optimizer),
-                                            optim::outer_tensors_of(setup.inputs.optimizer.outer),
-                                            setup.mesh.group_size(setup.mesh.apart()), true);
+  const auto groups =
+      checkpoint::groups_of({.moments = optim::moments_of(setup.inputs.optimizer),
+                             .outer = optim::outer_tensors_of(setup.inputs.optimizer.outer),
+                             .gradient_errors = setup.inputs.sharding.error_feedback,
+                             .frozen = true},
+                            *setup.layout);
   std::int64_t elements = 0;
   for (const auto& group : groups)
     for (const auto& parameter : setup.table->parameters)

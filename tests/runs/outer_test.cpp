@@ -3,7 +3,6 @@
 #include <random>
 
 #include "checkpoint/format/format.hpp"
-#include "checkpoint/format/state_reader.hpp"
 #include "plan/step_plan.hpp"
 #include "runs/whole_run.hpp"
 
@@ -148,19 +147,6 @@ std::vector<float> weights_at(const train::Inputs& in, const char* step) {
   return stored_weights(*checkpoint::open_model(at, config, table), table);
 }
 
-/// Reads a dataset from a checkpoint.
-std::vector<float> dataset(const train::Inputs& in, const char* step, const std::string& path) {
-  const std::filesystem::path checkpoint = checkpoint_of(in, step);
-  const auto manifest = checkpoint::read_manifest(checkpoint);
-  const auto entry = std::ranges::find(manifest.datasets, path, &checkpoint::DatasetEntry::path);
-  if (entry == manifest.datasets.end()) return {};
-  std::vector<float> values(static_cast<std::size_t>(entry->numel()));
-  checkpoint::for_each_range(checkpoint, *entry, [&](std::int64_t at, std::span<const float> some) {
-    std::ranges::copy(some, values.begin() + at);
-  });
-  return values;
-}
-
 /// Reads a replica's own tensors for the head.
 std::vector<std::vector<float>> own_of(const train::Inputs& in, const char* step, int replica) {
   std::vector<std::vector<float>> tensors;
@@ -294,8 +280,10 @@ TEST(Outer, DoesNotMixWithReplicasThatTrainedTogether) {
     const train::Trainer trainer(world(), setup, mesh);
     const auto manifest = checkpoint::read_manifest(checkpoint_of(from, "05"));
     return error_of([&] {
-      check_fits(manifest, checkpoint::state_of(trainer.state()).from_replicas(2),
-                 checkpoint::OtherGroups::refuse);
+      check_fits(
+          manifest,
+          checkpoint::state_of(trainer.state()).from_replicas({.apart = 2, .with_errors = 0}),
+          checkpoint::OtherGroups::refuse);
     });
   };
   auto together = in;

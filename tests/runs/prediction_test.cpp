@@ -244,6 +244,8 @@ TEST_P(QuantizedPredicted, TakesWhatIsPlanned) {
   in.sharding.gather = gathers ? gather : sharding::GatherDType::automatic;
   in.sharding.gather_within_node = in.sharding.gather != sharding::GatherDType::automatic;
   in.sharding.reduce_dtype = reduce;
+  in.sharding.error_feedback =
+      strategy == Strategy::hybrid_shard && reduce == sharding::ReduceDType::int4;
   in.precision.parameters = dtype;
   expect_as_planned(in);
 }

@@ -2,11 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "checkpoint/format/state_reader.hpp"
 #include "checkpoint/models/stored_model.hpp"
 #include "core/file.hpp"
 #include "model/description/parameters.hpp"
@@ -78,6 +80,20 @@ inline void train_and_vanish(const train::Inputs& in, std::int64_t steps) {
 
 inline std::string checkpoint_of(const train::Inputs& in, const char* step) {
   return in.run.folder + "/checkpoints/step_000000" + step;
+}
+
+/// Reads a dataset from a checkpoint; empty if there is none.
+inline std::vector<float> dataset(const train::Inputs& in, const char* step,
+                                  const std::string& path) {
+  const std::filesystem::path checkpoint = checkpoint_of(in, step);
+  const auto manifest = checkpoint::read_manifest(checkpoint);
+  const auto entry = std::ranges::find(manifest.datasets, path, &checkpoint::DatasetEntry::path);
+  if (entry == manifest.datasets.end()) return {};
+  std::vector<float> values(static_cast<std::size_t>(entry->numel()));
+  checkpoint::for_each_range(checkpoint, *entry, [&](std::int64_t at, std::span<const float> some) {
+    std::ranges::copy(some, values.begin() + at);
+  });
+  return values;
 }
 
 /// Returns every parameter of a stored model, one after the other.

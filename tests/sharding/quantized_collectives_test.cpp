@@ -176,7 +176,7 @@ TEST(QuantizedAllReduce, GivesAllRanksTheSameSums) {
   const int ranks = world.size(), rank = world.rank();
   for (const int bits : {8, 4}) {
     auto mesh = mesh_of("replicate", 1);
-    QuantizedAllReduce exchange(mesh.axis("replicate"), 1000, bits);
+    QuantizedAllReduce exchange(mesh.axis("replicate"), 1000, 0, bits);
     for (const auto numel : sizes()) {
       SCOPED_TRACE(::testing::Message() << numel << " numbers, " << bits << " bits");
       const Numbers data(numbers_of(rank, 0, numel));
@@ -211,7 +211,7 @@ TEST(QuantizedAllReduce, FeedsErrorsBack) {
   const auto& world = test::world();
   const int ranks = world.size(), rank = world.rank(), calls = 50;
   auto mesh = mesh_of("replicate", 1);
-  QuantizedAllReduce exchange(mesh.axis("replicate"), 1000, 4);
+  QuantizedAllReduce exchange(mesh.axis("replicate"), 1000, 1000, 4);
   for (const auto numel : sizes()) {
     SCOPED_TRACE(::testing::Message() << numel << " numbers");
     const Numbers error(numel);
@@ -219,7 +219,7 @@ TEST(QuantizedAllReduce, FeedsErrorsBack) {
     std::vector<double> mean(static_cast<std::size_t>(numel));
     for (int call = 0; call < calls; ++call) {
       const Numbers data(numbers_of(rank, 0, numel));
-      exchange.all_reduce(data.tensor, {}, error.tensor).wait();
+      exchange.all_reduce(data.tensor, {}, {}, error.tensor).wait();
       const auto seen = data.values();
       for (std::size_t i = 0; i < mean.size(); ++i) mean[i] += seen[i] / calls;
     }
@@ -230,13 +230,39 @@ TEST(QuantizedAllReduce, FeedsErrorsBack) {
   }
 }
 
+// Exact parts are sums to the last bit, and the others what they are beside zeros; no error is left
+// of them.
+TEST(QuantizedAllReduce, AddsUpExactPartsInFp32) {
+  const auto& world = test::world();
+  const int ranks = world.size(), rank = world.rank();
+  auto mesh = mesh_of("replicate", 1);
+  QuantizedAllReduce exchange(mesh.axis("replicate"), 1000, 300, 4);
+  const auto numbers = numbers_of(rank, 0, 1000);
+  const auto is_exact = [](std::size_t i) { return i < 3 || (i >= 250 && i < 500); };
+  auto others = numbers;
+  for (std::size_t i = 0; i < others.size(); ++i)
+    if (is_exact(i)) others[i] = 0;
+  const Numbers data(numbers), without(others), error(1000), error_without(1000);
+  for (const auto* each : {&error, &error_without}) ops::fill(here(), each->tensor, 0);
+  const std::vector<Tensor> exact{data.tensor.slice(0, 3), data.tensor.slice(250, 250)};
+  exchange.all_reduce(data.tensor, {}, exact, error.tensor).wait();
+  exchange.all_reduce(without.tensor, {}, {}, error_without.tensor).wait();
+  const auto sums = sums_of(0, ranks, 0, 1000);
+  const auto seen = data.values(), rest = without.values(), left_out = error.values();
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    ASSERT_EQ(seen[i], is_exact(i) ? static_cast<float>(sums[i]) : rest[i]) << i;
+    ASSERT_EQ(is_exact(i) ? left_out[i] : 0, 0) << i;
+  }
+  EXPECT_EQ(left_out, error_without.values());
+}
+
 TEST(QuantizedExchange, LeavesWhatIsNotFinite) {
   const auto& world = test::world();
   const int ranks = world.size();
   constexpr std::int64_t numel = 600;
   auto mesh = mesh_of("shard", 1);
   QuantizedReduceScatter reduce(mesh, mesh.dims().all(), numel, 4);
-  QuantizedAllReduce all_reduce(mesh.axis("shard"), numel, 4);
+  QuantizedAllReduce all_reduce(mesh.axis("shard"), numel, 0, 4);
   QuantizedGather gather(mesh.axis("shard"), 1, numel, DType::f32);
   const auto bad = std::numeric_limits<float>::infinity();
   const auto count_of_bad = [](const Numbers& numbers) {

@@ -39,6 +39,7 @@ StepRecord full_record() {
                     .traffic_between_nodes = {{"replicate", 5}, {"shard", 0}},
                     .weight_quantization_error = 0.0078125,
                     .gradient_quantization_error = 0.125,
+                    .replica_quantization_error = 0.5,
                     .outer_quantization_error = 0.25,
                     .seconds_compute = 0.5,
                     .exposed = {{"replicate", 0.125}, {"shard", 0.0625}},
@@ -62,14 +63,15 @@ TEST(StepQuantities, AreWrittenInThisOrder) {
   const auto line = written(full_record());
   const auto time = line.find("\"time\":");
   const auto after = line.find(',', time);
-  EXPECT_EQ(line.substr(0, time),
-            R"({"step":7,"loss":0.3333333333333333,"grad_norm":0.1,"lr":0.0003,)"
-            R"("tokens":9007199254740992,"seconds":0.7,"tokens_per_second":3333333.3333333335,)"
-            R"("memory":{"valley":123456789012,"peak":223456789012,)"
-            R"("predicted_valley":123456789013,"predicted_peak":223456789013,)"
-            R"("host":12345678,"predicted_host":12345679},"traffic":{"replicate":5,"shard":6},)"
-            R"("traffic_between_nodes":{"replicate":5,"shard":0},)"
-            R"("quantization_error":{"weights":0.0078125,"gradients":0.125,"outer":0.25},)");
+  EXPECT_EQ(
+      line.substr(0, time),
+      R"({"step":7,"loss":0.3333333333333333,"grad_norm":0.1,"lr":0.0003,)"
+      R"("tokens":9007199254740992,"seconds":0.7,"tokens_per_second":3333333.3333333335,)"
+      R"("memory":{"valley":123456789012,"peak":223456789012,)"
+      R"("predicted_valley":123456789013,"predicted_peak":223456789013,)"
+      R"("host":12345678,"predicted_host":12345679},"traffic":{"replicate":5,"shard":6},)"
+      R"("traffic_between_nodes":{"replicate":5,"shard":0},)"
+      R"("quantization_error":{"weights":0.0078125,"gradients":0.125,"replicas":0.5,"outer":0.25},)");
   EXPECT_EQ(line.substr(after),
             R"(,"seconds_compute":0.5,"exposed":{"replicate":0.125,"shard":0.0625},"mfu":0.45,)"
             R"("joules":350.5,"tokens_per_joule":2.25,"experts":{"aux_loss":1.0,"entropy":0.75,)"

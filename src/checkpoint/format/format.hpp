@@ -31,9 +31,11 @@ inline std::string moment_group(std::string_view moment) {
   return "/optimizer/" + std::string(moment);
 }
 
-/// Group whose members, by number, hold the weights and moments of replicas that train apart;
-/// `/model` then has the weights that they exchanged last.
+/// Group whose members, by number, hold what replicas have of their own: weights and moments of
+/// those that train apart, where `/model` has the weights that they exchanged last, or errors.
 inline constexpr std::string_view replicas_group = "/replicas";
+/// A replica's group with what quantization has left out of its gradients, for the next step.
+inline constexpr std::string_view errors_group = "/gradient_errors";
 /// Returns the path of a replica's own `group`, e.g. "/replicas/0/model".
 inline std::string replica_path(int replica, std::string_view group) {
   return std::string(replicas_group) + "/" + std::to_string(replica) + std::string(group);

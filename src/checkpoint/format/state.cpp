@@ -72,16 +72,18 @@ State State::only(std::string_view path) const {
   return state;
 }
 
-State State::from_replicas(int saved) const {
+State State::from_replicas(Replicas saved) const {
   const auto& dims = layout.dims();
-  const int own = dims.rank_in_group(dims.apart(), rank);
   State state{layout, rank, {}};
   for (const auto& group : groups) {
-    if (group.contents.replica >= 0 && group.contents.replica != own) continue;
+    const auto& [frozen, has, apart, own] = group.contents;
+    if (!group.contents.is_held(dims, rank)) continue;
+    const bool has_errors = group.path == replica_path(own, errors_group);
+    if (has_errors && saved.with_errors != dims.group_size(apart)) continue;
     state.groups.push_back(group);
-    if (group.contents.replica < 0 || saved == 0) continue;
+    if (apart.none() || has_errors || saved.apart == 0) continue;
     const auto name = group.path.substr(replica_path(own, "").size());
-    state.groups.back().path = replica_path(own % saved, name);
+    state.groups.back().path = replica_path(own % saved.apart, name);
   }
   return state;
 }
@@ -93,17 +95,22 @@ State State::only_groups(bool of_frozen) const {
   return state;
 }
 
-std::vector<GroupContents> groups_of(const std::vector<sharding::Moment>& moments,
-                                     const std::vector<sharding::Moment>& outer, int replicas,
-                                     bool with_frozen) {
+std::vector<GroupContents> groups_of(const Contents& contents,
+                                     const sharding::ShardLayout& layout) {
+  const auto& dims = layout.dims();
   std::vector<GroupContents> groups;
-  if (with_frozen) groups.push_back({.frozen = true});
-  for (const auto& shared : outer) groups.push_back({.has = shared.has});
-  for (int r = 0; r < (outer.empty() ? 1 : replicas); ++r) {
-    const int replica = outer.empty() ? -1 : r;
-    groups.push_back({.replica = replica});
-    for (const auto& moment : moments) groups.push_back({.has = moment.has, .replica = replica});
+  if (contents.frozen) groups.push_back({.frozen = true});
+  for (const auto& shared : contents.outer) groups.push_back({.has = shared.has});
+  const auto apart = contents.outer.empty() ? comm::AxisSet() : dims.apart();
+  for (int r = 0; r < dims.group_size(apart); ++r) {
+    groups.push_back({.apart = apart, .replica = r});
+    for (const auto& moment : contents.moments)
+      groups.push_back({.has = moment.has, .apart = apart, .replica = r});
   }
+  if (!contents.gradient_errors) return groups;
+  const auto with_errors = layout.common_replicas();
+  for (int r = 0; r < dims.group_size(with_errors); ++r)
+    groups.push_back({.apart = with_errors, .replica = r});
   return groups;
 }
 
@@ -115,21 +122,32 @@ void add_group(State& state, std::string path, const sharding::ShardedTensor& te
                           GroupContents{frozen, tensor.has}, tensor.gaps});
 }
 
-/// Adds the weights and moments of each replica that trains apart, without shards of the others.
+/// Adds a group of one of the replicas along `apart`, with shards if it is this rank's.
+void add_of_replica(State& all, comm::AxisSet apart, int replica, std::string_view path,
+                    const sharding::ShardedTensor& tensor) {
+  add_group(all, replica_path(replica, path), tensor);
+  auto& group = all.groups.back();
+  group.contents.apart = apart;
+  group.contents.replica = replica;
+  if (!group.contents.is_held(all.layout.dims(), all.rank)) group.shards.clear();
+}
+
+/// Adds the weights and moments of each replica that trains apart.
 void add_replicas(State& all, const sharding::ShardedState& state) {
   const auto& dims = state.layout().dims();
-  const int own = dims.rank_in_group(dims.apart(), state.rank());
-  const auto add = [&](int replica, const std::string& path,
-                       const sharding::ShardedTensor& tensor) {
-    add_group(all, replica_path(replica, path), tensor);
-    auto& group = all.groups.back();
-    group.contents.replica = replica;
-    if (replica != own) group.shards.clear();
-  };
   for (int replica = 0; replica < dims.group_size(dims.apart()); ++replica) {
-    add(replica, std::string(model_group), state.masters());
-    for (const auto& moment : state.moments()) add(replica, moment_group(moment.name), moment);
+    add_of_replica(all, dims.apart(), replica, model_group, state.masters());
+    for (const auto& moment : state.moments())
+      add_of_replica(all, dims.apart(), replica, moment_group(moment.name), moment);
   }
+}
+
+void add_gradient_errors(State& all, const sharding::ShardedState& state) {
+  const auto* errors = state.gradient_errors();
+  if (errors == nullptr) return;
+  const auto replicas = all.layout.common_replicas();
+  for (int replica = 0; replica < all.layout.dims().group_size(replicas); ++replica)
+    add_of_replica(all, replicas, replica, errors_group, *errors);
 }
 
 }  // namespace
@@ -146,6 +164,7 @@ State state_of(const sharding::ShardedState& state) {
   const auto& outer = state.outer();
   if (outer.empty()) {
     for (const auto& moment : state.moments()) add_group(all, moment_group(moment.name), moment);
+    add_gradient_errors(all, state);
     return all;
   }
   all.groups.front().shards = outer.front().shards;  // the weights of the latest exchange
@@ -169,10 +188,9 @@ std::vector<DatasetEntry> datasets_of(const State& state) {
 
 std::vector<ShardSlice> held_by(const sharding::ShardLayout& layout,
                                 const std::vector<GroupContents>& groups, int rank) {
-  const int replica = layout.dims().rank_in_group(layout.dims().apart(), rank);
   std::vector<ShardSlice> holdings;
   for (std::size_t g = 0; g < groups.size(); ++g) {
-    if (groups[g].replica >= 0 && groups[g].replica != replica) continue;
+    if (!groups[g].is_held(layout.dims(), rank)) continue;
     for (std::size_t unit = 0; unit < layout.units().size(); ++unit)
       for (const auto& piece : layout.pieces(unit, rank))
         if (groups[g].contain(layout.table()[piece.parameter]))
@@ -188,8 +206,8 @@ HeldRows held_rows(const sharding::ShardLayout& layout, const std::vector<GroupC
   for (const auto& holding : held_by(layout, groups, rank)) {
     const auto& placement = layout.placement(holding.parameter);
     if (!placement.counts_on(layout.dims(), rank)) continue;
-    auto copies = placement.replicated(layout.dims());
-    if (groups[holding.group].replica < 0) copies |= placement.apart;
+    const auto apart = groups[holding.group].apart;
+    const auto copies = (placement.replicated(layout.dims()) | placement.apart) & ~apart;
     rows[copies.to_ulong()].push_back(holding);
   }
   return rows;

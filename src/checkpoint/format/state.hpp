@@ -19,18 +19,23 @@ namespace llamesh::checkpoint {
 struct GroupContents {
   bool frozen = false;                   ///< frozen parameters, or else trained ones
   sharding::HasParameter has = nullptr;  ///< only these of them; null: all
-  int replica = -1;                      ///< among those that train apart; -1: alike in all
+  comm::AxisSet apart = {};  ///< axes whose ranks each have one of their own; none: alike in all
+  int replica = 0;           ///< among those
 
   bool contain(const model::Parameter& parameter) const {
     return parameter.frozen == frozen && (!has || has(parameter));
+  }
+  /// Returns true if `rank` has shards of it.
+  bool is_held(const comm::ParallelDims& dims, int rank) const {
+    return dims.rank_in_group(apart, rank) == replica;
   }
 };
 
 /// A group of the checkpoint, e.g. "/model" or "/optimizer/exp_avg", and this rank's shards of it:
 /// for each unit of its parameters (shard_numel), dense, in fp32 or bf16. Checkpoints store fp32:
 /// widening bf16 is exact, and reading into bf16 rounds to nearest even. Two groups may have the
-/// same path, one for trained and one for frozen parameters. Those of other replicas, if they train
-/// apart, have no shards.
+/// same path, one for trained and one for frozen parameters. Those of other replicas have no
+/// shards.
 struct StateGroup {
   std::string path;
   std::vector<Tensor> shards;
@@ -47,9 +52,15 @@ struct State {
   /// none.
   State trained() const { return only_groups(false); }
   State frozen() const { return only_groups(true); }
-  /// Returns what this rank reads from a checkpoint with so many replicas that trained apart: its
-  /// own replica's groups, by the names of those from which it continues.
-  State from_replicas(int saved) const;
+  /// Replicas whose groups a checkpoint has.
+  struct Replicas {
+    int apart;        ///< that trained apart
+    int with_errors;  ///< that kept gradient errors
+  };
+  /// Returns what this rank reads from a checkpoint: of its own replica's groups those that the
+  /// checkpoint has, by the names of those from which it continues. Errors are parts of one sum, so
+  /// only as many replicas continue with them.
+  State from_replicas(Replicas saved) const;
 
   const sharding::ShardLayout& layout;
   int rank;  ///< in the world
@@ -59,7 +70,7 @@ struct State {
   State only_groups(bool of_frozen) const;
 };
 
-/// The weights, the moments, and what replicas that train apart share.
+/// The weights, the moments, what replicas that train apart share, and gradient errors.
 State state_of(const sharding::ShardedState& state);
 /// The weights with which this rank computes.
 State weights_of(const sharding::ShardedState& state);
@@ -93,11 +104,15 @@ struct ShardSlice {
   std::int64_t offset;
 };
 
-/// Returns the groups of a checkpoint of a model with these moments. `outer` is what `replicas`
-/// that train apart share; empty if they do not.
-std::vector<GroupContents> groups_of(const std::vector<sharding::Moment>& moments,
-                                     const std::vector<sharding::Moment>& outer, int replicas,
-                                     bool with_frozen);
+/// Contents of a checkpoint, beside the weights that are trained.
+struct Contents {
+  std::vector<sharding::Moment> moments;
+  std::vector<sharding::Moment> outer;  ///< shared by replicas that train apart; empty: none do
+  bool gradient_errors;
+  bool frozen;
+};
+/// Returns the groups of such a checkpoint.
+std::vector<GroupContents> groups_of(const Contents& contents, const sharding::ShardLayout& layout);
 
 /// Returns everything that a rank holds in `groups`, without padding. Pure.
 std::vector<ShardSlice> held_by(const sharding::ShardLayout& layout,

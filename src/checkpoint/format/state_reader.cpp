@@ -170,10 +170,11 @@ void check_fits(const Manifest& manifest, const State& state, OtherGroups others
         wanted.path, fmt::join(found->second->shape, ", "), fmt::join(wanted.shape, ", "));
     left.erase(found);
   }
-  const bool trains_apart = std::ranges::any_of(
-      state.groups, [](const StateGroup& g) { return g.contents.replica >= 0; });
+  const bool trains_apart = state.layout.dims().apart().any();
   for (const auto& [path, entry] : left) {
-    if (trains_apart && path.starts_with(replicas_group)) continue;  // another replica's
+    const bool of_replica = path.starts_with(replicas_group);
+    if (of_replica && (trains_apart || path.find(errors_group) != path.npos))
+      continue;  // another's
     const bool in_group = std::ranges::any_of(
         state.groups, [&](const auto& g) { return path.starts_with(g.path + "/"); });
     validate(!in_group && others == OtherGroups::ignore,
@@ -184,20 +185,35 @@ void check_fits(const Manifest& manifest, const State& state, OtherGroups others
 
 namespace {
 
-/// Returns how many replicas trained apart; 0: none did.
-int saved_replicas(const Manifest& manifest) {
+/// Returns the replicas that have such a group of their own.
+int replicas_with(const Manifest& manifest, std::string_view group) {
   const auto has = [&](int replica) {
-    const auto model = replica_path(replica, model_group) + "/";
+    const auto prefix = replica_path(replica, group) + "/";
     return std::ranges::any_of(manifest.datasets,
-                               [&](const auto& d) { return d.path.starts_with(model); });
+                               [&](const auto& d) { return d.path.starts_with(prefix); });
   };
   int count = 0;
   while (has(count)) ++count;
   return count;
 }
 
+/// Logs that gradient errors are dropped, if the run and the checkpoint do not both have them of as
+/// many replicas.
+void log_dropped_errors(int saved, const State& state) {
+  int own = 0;
+  for (const auto& group : state.groups)
+    if (group.path.ends_with(errors_group)) ++own;
+  if (saved > 0 && saved != own)
+    spdlog::info(
+        "the checkpoint has gradient errors of {} replicas, this run {}: what rounding has left "
+        "out of the last step's gradients is dropped",
+        saved, own == 0 ? "keeps none" : fmt::format("has {}", own));
+}
+
 /// Logs what it means that the run has other replicas than the checkpoint.
-void log_replicas(int saved, const State& state) {
+void log_replicas(State::Replicas saved_by, const State& state) {
+  log_dropped_errors(saved_by.with_errors, state);
+  const int saved = saved_by.apart;
   const auto& dims = state.layout.dims();
   const int own = dims.group_size(dims.apart());
   if (saved == 0 || own == saved || dims.apart().none()) return;
@@ -222,7 +238,8 @@ TrainState read_state(const std::filesystem::path& checkpoint, const State& stat
     manifest = world.rank() == 0 ? check_manifest(checkpoint, text)
                                  : parse_manifest(text, (checkpoint / manifest_name).string());
     if (accept && world.rank() == 0) accept(manifest.progress);  // names keys, not datasets
-    const int replicas = saved_replicas(manifest);
+    const State::Replicas replicas{replicas_with(manifest, model_group),
+                                   replicas_with(manifest, errors_group)};
     held.emplace((manifest.progress.base ? state.trained() : state).from_replicas(replicas));
     check_fits(manifest, *held, others);
     if (world.rank() == 0) log_replicas(replicas, state);

@@ -41,6 +41,9 @@ struct Engine {
   void evaluate(std::span<const model::Batch> batches);
   /// Updates the weights (Optimizer::step), and the routers' biases.
   void update(double lr, double norm, std::int64_t step);
+  /// In place of update(), or before the passes of a step are repeated: forgets what its gradients
+  /// have left behind.
+  void drop_gradients() { state.drop_gradient_errors(); }
   /// After a step, updated or skipped: what replicas that train apart exchange then.
   void exchange_replicas(std::int64_t step, std::int64_t last_step);
   /// Returns the seconds for which copies to and from the host have blocked the compute stream so

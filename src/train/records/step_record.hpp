@@ -40,6 +40,7 @@ struct StepRecord {
   /// Relative errors that quantization made in the step: sqrt(squares of errors / of numbers), over
   /// all ranks. Empty: nothing is quantized.
   std::optional<double> weight_quantization_error = {}, gradient_quantization_error = {};
+  std::optional<double> replica_quantization_error = {};
   std::optional<double> outer_quantization_error = {};  ///< in the latest exchange
   double time = 0;           ///< when metrics.jsonl got it, seconds since 1970
   std::int64_t request = 0;  ///< maximum over ranks (Trainer::Request)

@@ -28,6 +28,7 @@
 #include "sharding/tensor_placements.hpp"
 #include "train/setup/mesh_reproducible.hpp"
 #include "train/setup/profiled_steps.hpp"
+#include "train/setup/quantized_exchanges.hpp"
 #include "train/setup/walltime.hpp"
 
 namespace llamesh::train {
@@ -156,21 +157,6 @@ bool goes_on(const comm::Communicator& world, const Inputs& in) {
          }) == "yes";
 }
 
-bool quantizes_between_nodes(const Inputs& in) {
-  return (in.sharding.gather != sharding::GatherDType::automatic &&
-          !in.sharding.gather_within_node) ||
-         in.sharding.reduce_dtype != sharding::ReduceDType::automatic ||
-         in.optimizer.outer.reduce_dtype != sharding::ReduceDType::automatic;
-}
-
-/// Returns the inputs of a run that goes on with one node: without int8 or int4 between nodes, for
-/// which a new run would be refused.
-Inputs unquantized(Inputs in) {
-  if (!in.sharding.gather_within_node) in.sharding.gather = sharding::GatherDType::automatic;
-  in.sharding.reduce_dtype = in.optimizer.outer.reduce_dtype = sharding::ReduceDType::automatic;
-  return in;
-}
-
 /// Checks the source of the initial weights. A run that resumes from its own checkpoint does not
 /// need it.
 void check_start(const Inputs& in, const model::ParameterTable& table) {
@@ -242,50 +228,6 @@ std::string check_pipeline(const Inputs& in, const PipelineShape& shape) {
       "time of its passes; raise train.global_batch",
       shape.micro_batches, shape.micro_batches == 1 ? "" : "es", stages,
       100 * pipeline_bubble(shape));
-}
-
-/// Checks that there is something to quantize.
-void check_quantization(const sharding::ShardingOptions& options,
-                        const sharding::ShardLayout& layout, const comm::Topology& topology) {
-  using sharding::GatherDType;
-  using sharding::ReduceDType;
-  const auto crosses = [&](comm::AxisSet axes) {
-    return !comm::within_node(layout.dims(), axes, topology);
-  };
-  const auto any = [&](auto of_unit) { return std::ranges::any_of(layout.units(), of_unit); };
-  const bool gathers_int8 = options.gather == GatherDType::int8;
-  validate(gathers_int8 || !options.gather_within_node,
-           "sharding.gather_within_node is true, but sharding.gather is auto; set that to int8, or "
-           "leave both out");
-  const auto where = fmt::format("{} rank{} on {} node{}", topology.node_of.size(),
-                                 topology.node_of.size() == 1 ? "" : "s", topology.nodes,
-                                 topology.nodes == 1 ? "" : "s");
-  validate(!gathers_int8 || any([&](const auto& unit) {
-    return options.gather_within_node ? layout.dims().group_size(unit.sharded) > 1
-                                      : crosses(unit.sharded);
-  }),
-           "sharding.gather is int8, but {} over {} gathers no weights{}; leave it out{}",
-           name_of(options.strategy), where, options.gather_within_node ? "" : " from other nodes",
-           options.gather_within_node ? "" : ", or set sharding.gather_within_node");
-  validate(
-      options.reduce_dtype == ReduceDType::automatic || any([&](const auto& unit) {
-        return !unit.frozen && (crosses(unit.sharded) || crosses(unit.replicas));
-      }),
-      "sharding.reduce_dtype is {}, but {} over {} sends no gradients to other nodes; leave it "
-      "out",
-      options.reduce_dtype == ReduceDType::int8 ? "int8" : "int4", name_of(options.strategy),
-      where);
-}
-
-/// Checks that there is something to quantize between replicas that train apart.
-void check_exchange(const optim::OuterOptions& options, const comm::ParallelDims& mesh,
-                    const comm::Topology& topology) {
-  if (options.reduce_dtype == sharding::ReduceDType::automatic) return;
-  validate(
-      !comm::within_node(mesh, mesh.apart(), topology),
-      "optimizer.outer.reduce_dtype is {}, but the replicas of the mesh {} are on one node, so "
-      "nothing is sent to other nodes; leave it out",
-      options.reduce_dtype == sharding::ReduceDType::int8 ? "int8" : "int4", comm::to_string(mesh));
 }
 
 /// Returns placements from the inputs' spec, or Megatron's; writes the spec's residual layout into
@@ -386,14 +328,13 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
   auto units = sharding::make_units(*setup.table, in.sharding.wrap, setup.mesh, placements);
   setup.layout = std::make_unique<const sharding::ShardLayout>(*setup.table, std::move(units),
                                                                setup.mesh, std::move(placements));
-  check_quantization(in.sharding, *setup.layout, setup.topology);
   if (setup.is_mesh_reproducible()) setup.neighbors = ranks_that_reduce_first(in, *setup.layout);
   // A replica reads the same sequences whatever ranks it has.
   if (in.optimizer.outer.enabled())
     setup.neighbors = setup.mesh.group_size(setup.mesh.batch_axes() & ~setup.mesh.apart());
   optim::check(in.optimizer, *setup.layout, in.sharding.offload);
   optim::check(in.optimizer.outer, *setup.layout, in.sharding.offload);
-  check_exchange(in.optimizer.outer, setup.mesh, setup.topology);
+  check_quantized_exchanges(in, *setup.layout, setup.topology);
   if (in.train.epochs == 0) check_schedule(in);
   profiled_steps(in.profile);
   return setup;

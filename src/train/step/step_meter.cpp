@@ -144,13 +144,11 @@ SecondsByAxis StepMeter::seconds_by_axis() const {
 void StepMeter::end_step(StepRecord& record, std::span<const StepPart> parts) {
   step_joules_ = 0;
   double joules = 0;
-  sharding::QuantizationSquares weights, gradients, outer;
+  sharding::QuantizedTraffic quantized;
   for (const auto& part : parts) {
     const auto& sample = part.measured;
     joules += sample.joules;
-    weights += sample.quantized.weights;
-    gradients += sample.quantized.gradients;
-    outer += sample.quantized.outer;
+    quantized += sample.quantized;
     record.allocated_after_step = std::max(record.allocated_after_step, sample.in_use);
     record.peak = std::max(record.peak, sample.peak);
     record.on_host = std::max(record.on_host, sample.on_host);
@@ -159,9 +157,10 @@ void StepMeter::end_step(StepRecord& record, std::span<const StepPart> parts) {
   const auto step_tokens =
       static_cast<double>(setup_.inputs.train.global_batch * setup_.inputs.data.sequence_length);
   record.tokens_per_second = step_tokens / record.seconds;
-  record.weight_quantization_error = weights.relative_error();
-  record.gradient_quantization_error = gradients.relative_error();
-  record.outer_quantization_error = outer.relative_error();
+  record.weight_quantization_error = quantized.weights.relative_error();
+  record.gradient_quantization_error = quantized.gradients.relative_error();
+  record.replica_quantization_error = quantized.replicas.relative_error();
+  record.outer_quantization_error = quantized.outer.relative_error();
   if (std::isfinite(joules)) record.joules = joules;
   if (joules > 0) record.tokens_per_joule = step_tokens / joules;
   record.predicted_allocated_after_step = planned_.allocated_after_step;

@@ -101,13 +101,19 @@ StepRecord Trainer::train_step(const OnProgress& on_progress, const Request& req
   meter_.note_wait_for_data(feed_.seconds_waited());
   StepRecord record{.step = step_ + 1};
   auto parts = run_passes(record, valid, on_progress, request);
-  if (!record.is_finite() && repair()) parts = run_passes(record, valid, on_progress, request);
+  if (!record.is_finite() && repair()) {
+    engine_.drop_gradients();
+    parts = run_passes(record, valid, on_progress, request);
+  }
   meter_.begin_update();
   observers_.after_passes(record, parts);
 
   const Inputs& in = setup_.inputs;
   record.lr = optim::learning_rate(in.schedule, in.optimizer.lr, step_, in.train.steps);
-  if (record.skipped.empty()) engine_.update(record.lr, norm_.of_replica(parts), record.step);
+  if (record.skipped.empty())
+    engine_.update(record.lr, norm_.of_replica(parts), record.step);
+  else
+    engine_.drop_gradients();
   engine_.exchange_replicas(record.step, in.train.steps);
 
   step_ = record.step;
@@ -131,9 +137,11 @@ std::vector<StepPart> Trainer::run_passes(StepRecord& record, const ValidTokens&
     });
     auto parts = exchange(request);
     mesh_.check_fingerprints();
-    if (observers_.must_repeat(record, parts, repeated)) continue;
-    sum_up(record, parts, valid.all);
-    return parts;
+    if (!observers_.must_repeat(record, parts, repeated)) {
+      sum_up(record, parts, valid.all);
+      return parts;
+    }
+    engine_.drop_gradients();
   }
 }
 
