@@ -52,17 +52,6 @@ void check_device(const OuterOptions& options, sharding::Offload offload) {
       "the device; set it to false");
 }
 
-/// Returns what would not stay the same on ranks that hold copies if blocks with their neighbors
-/// were rounded.
-std::vector<sharding::Piece> exact_pieces(const sharding::ShardLayout& layout, std::size_t unit,
-                                          int rank) {
-  auto pieces = layout.pieces(unit, rank);
-  std::erase_if(pieces, [&](const sharding::Piece& piece) {
-    return layout.copied_beside_parts(piece.parameter).none();
-  });
-  return pieces;
-}
-
 }  // namespace
 
 void check(const OuterOptions& options, const sharding::ShardLayout& layout,
@@ -120,6 +109,8 @@ OuterOptimizer::OuterOptimizer(const OuterOptions& options, sharding::ShardedSta
                                comm::DeviceMesh& mesh)
     : options_(options), state_(state), replicas_(mesh.along(mesh.dims().apart())) {
   const auto& layout = state.layout();
+  // A block with its neighbors is not rounded where ranks that hold copies would then differ.
+  const auto is_exact = [&](model::ParameterId id) { return layout.copied_beside_parts(id).any(); };
   std::int64_t largest = 0, exact_numel = 0;
   pending_.sent_after.resize(static_cast<std::size_t>(options.fragments));
   for (std::size_t u = 0; u < layout.units().size(); ++u) {
@@ -129,9 +120,9 @@ OuterOptimizer::OuterOptimizer(const OuterOptions& options, sharding::ShardedSta
     const auto fragment = static_cast<int>(pending_.units++ % options.fragments);
     if (!layout.holds(u, state.rank())) continue;
     units_.push_back({u, fragment, "what replicas learned of " + unit.name,
-                      exact_pieces(layout, u, state.rank())});
+                      layout.pieces_if(is_exact, u, state.rank())});
     largest = std::max(largest, unit.shard_numel);
-    exact_numel = std::max(exact_numel, numel_of(units_.back().exact));
+    exact_numel = std::max(exact_numel, layout.max_numel_if(is_exact, u, state.rank()));
   }
   if (largest == 0) return;
   const device::ScopedMemoryTag use(device::MemoryUse::optimizer);

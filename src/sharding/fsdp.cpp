@@ -151,25 +151,21 @@ void Fsdp::quantize_exchanges(Group& group, const ShardedState::Group& units,
     group.quantized_reductions.emplace(mesh_, units.sharded, largest, bits);
   if (sharding.reduce_dtype == ReduceDType::automatic || units.frozen || group.replicas.within_node)
     return;
+  const auto is_exact = [this](model::ParameterId id) { return this->is_exact(id); };
   std::int64_t exact_numel = 0;
   for (const auto u : units.held) {
-    units_[u].exact = exact_pieces(u);
-    exact_numel = std::max(exact_numel, numel_of(units_[u].exact));
+    units_[u].exact = layout_.pieces_if(is_exact, u, state_.rank());
+    exact_numel = std::max(exact_numel, layout_.max_numel_if(is_exact, u, state_.rank()));
   }
   group.quantized_replicas.emplace(group.replicas, largest, exact_numel, bits);
 }
 
-/// Returns what would not stay the same on ranks that hold copies if blocks with their neighbors
-/// were rounded: gradients of copies, or, where ranks add those up later, the errors.
-std::vector<Piece> Fsdp::exact_pieces(std::size_t u) const {
-  std::vector<Piece> pieces;
-  for (const auto& piece : layout_.pieces(u, state_.rank())) {
-    const auto partial = layout_.dims().without_ones(layout_.placement(piece.parameter).partial);
-    const auto copied = layout_.copied_beside_parts(piece.parameter);
-    if ((copied & ~partial).any() || (partial.any() && state_.gradient_errors() != nullptr))
-      pieces.push_back(piece);
-  }
-  return pieces;
+/// Returns true if a block with its neighbors must not be rounded, since ranks that hold copies
+/// would then differ: in the gradient or, where they add that up later, in the errors.
+bool Fsdp::is_exact(model::ParameterId id) const {
+  const auto partial = layout_.dims().without_ones(layout_.placement(id).partial);
+  const auto alike = layout_.copied_beside_parts(id) & ~partial;
+  return alike.any() || (partial.any() && state_.gradient_errors() != nullptr);
 }
 
 /// Returns the ranks that jointly hold these units' secondary shards. Null if the units are not

@@ -169,7 +169,7 @@ class Fsdp final : public model::Weights {
   Group make_group(const ShardedState::Group& units, const ShardingOptions& sharding);
   void quantize_exchanges(Group& group, const ShardedState::Group& units,
                           const ShardingOptions& sharding);
-  std::vector<Piece> exact_pieces(std::size_t unit) const;
+  bool is_exact(model::ParameterId id) const;
   bool quantizes_reductions(const ShardedState::Group& units, const ShardingOptions& sharding);
   comm::DeviceMesh::Axis* secondary_axis(const ShardedState::Group& units);
   void unshard(std::size_t unit, model::Pass pass);

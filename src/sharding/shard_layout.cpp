@@ -39,12 +39,6 @@ bool is_fp32(const Unit& unit, const model::ParameterTable& table) {
 
 }  // namespace
 
-std::int64_t numel_of(std::span<const Piece> pieces) {
-  std::int64_t sum = 0;
-  for (const auto& piece : pieces) sum += piece.count;
-  return sum;
-}
-
 std::vector<Tensor> views_of(std::span<const Piece> pieces, const Tensor& shard) {
   std::vector<Tensor> views;
   for (const auto& piece : pieces) views.push_back(shard.slice(piece.offset, piece.count));
@@ -111,6 +105,24 @@ comm::AxisSet ShardLayout::copied_beside_parts(ParameterId id) const {
   comm::AxisSet split;
   for (const auto other : units_[place(id).unit].parameters) split |= placement(other).split_axes();
   return dims_.without_ones(split & ~placement(id).split_axes());
+}
+
+std::vector<Piece> ShardLayout::pieces_if(const std::function<bool(ParameterId)>& is_wanted,
+                                          std::size_t unit, int rank) const {
+  auto wanted = pieces(unit, rank);
+  std::erase_if(wanted, [&](const Piece& piece) { return !is_wanted(piece.parameter); });
+  return wanted;
+}
+
+std::int64_t ShardLayout::max_numel_if(const std::function<bool(ParameterId)>& is_wanted,
+                                       std::size_t unit, int rank) const {
+  std::int64_t largest = 0;
+  for (const int member : dims_.group(units_[unit].sharded, rank)) {
+    std::int64_t sum = 0;
+    for (const auto& piece : pieces_if(is_wanted, unit, member)) sum += piece.count;
+    largest = std::max(largest, sum);
+  }
+  return largest;
 }
 
 comm::AxisSet ShardLayout::common_replicas() const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -32,8 +33,6 @@ struct Piece {
   std::int64_t count;
   std::int64_t offset;
 };
-/// Returns their elements, together.
-std::int64_t numel_of(std::span<const Piece> pieces);
 /// Returns views into the unit's shard.
 std::vector<Tensor> views_of(std::span<const Piece> pieces, const Tensor& shard);
 
@@ -91,6 +90,13 @@ class ShardLayout {
   /// Returns the axes along which ranks hold copies of a parameter beside different parts of others
   /// in its unit. What is computed from a whole shard, such as the scale of a block, differs there.
   comm::AxisSet copied_beside_parts(ParameterId id) const;
+  /// Returns a rank's pieces of the parameters that `is_wanted`.
+  std::vector<Piece> pieces_if(const std::function<bool(ParameterId)>& is_wanted, std::size_t unit,
+                               int rank) const;
+  /// Returns their elements on the rank that shares the unit and has most. Then all allocate the
+  /// same.
+  std::int64_t max_numel_if(const std::function<bool(ParameterId)>& is_wanted, std::size_t unit,
+                            int rank) const;
   /// Returns the axes over which gradients of all trained units but fp32 ones add up once they are
   /// in the shards; empty if units differ.
   comm::AxisSet common_replicas() const;

@@ -250,6 +250,24 @@ TEST_P(QuantizedPredicted, TakesWhatIsPlanned) {
   expect_as_planned(in);
 }
 
+TEST(QuantizedPrediction, HasCopiesInFp32) {
+  if (world().size() != 4) return;
+  for (const bool apart : {false, true}) {
+    const TemporaryFolder folder;
+    auto in = predicted_inputs(folder);
+    in.sharding.strategy = Strategy::hybrid_shard;
+    in.mesh.ranks_per_node = 2;
+    in.mesh.replicate = in.mesh.tensor = 2;
+    const auto dtype = sharding::ReduceDType::int4;
+    if (apart)
+      in.optimizer.outer = {.every_steps = 1, .reduce_dtype = dtype, .error_feedback = true};
+    else
+      in.sharding.reduce_dtype = dtype;
+    in.sharding.error_feedback = !apart;
+    expect_as_planned(in);
+  }
+}
+
 TEST(QuantizedPrediction, HasSecondaryShardsAsCodes) {
   if (world().size() != 4) return;
   for (const int ranks_per_node : {1, 2}) {

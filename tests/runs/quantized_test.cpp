@@ -371,17 +371,22 @@ TEST(Quantized, DropsErrorsOfOtherReplicas) {
 // A run that has lost nodes goes on with those that are left.
 TEST(Quantized, GoesOnWithOneNode) {
   if (world().size() != 4) return;
-  const SharedFolder folder;
-  auto in = quantized_inputs(folder.path());
-  in.mesh.ranks_per_node = 2;
-  in.sharding.strategy = Strategy::full_shard;
-  in.sharding.gather = GatherDType::int8;
-  in.sharding.reduce_dtype = ReduceDType::int4;
-  run_to_the_end(in);
-  in.mesh.ranks_per_node = 0;
-  in.train.steps = 8;
-  run_to_the_end(in);
-  EXPECT_TRUE(std::filesystem::exists(checkpoint_of(in, "08")));
+  for (const bool feedback : {false, true}) {
+    const SharedFolder folder;
+    auto in = feedback ? feedback_inputs(folder.path()) : quantized_inputs(folder.path());
+    in.train.steps = 6;
+    if (!feedback) {
+      in.mesh.ranks_per_node = 2;
+      in.sharding.strategy = Strategy::full_shard;
+      in.sharding.gather = GatherDType::int8;
+      in.sharding.reduce_dtype = ReduceDType::int4;
+    }
+    run_to_the_end(in);
+    in.mesh.ranks_per_node = 0;
+    in.train.steps = 8;
+    run_to_the_end(in);
+    EXPECT_TRUE(std::filesystem::exists(checkpoint_of(in, "08")));
+  }
 }
 
 TEST(Quantized, RefusesErrorsThatNothingFeedsBack) {
