@@ -412,6 +412,15 @@ TEST(Quantized, RefusesErrorsThatNothingFeedsBack) {
             "gradients to other nodes, and errors are kept only between replicas; use "
             "hybrid_shard or no_shard, or set it to false");
   EXPECT_EQ(refusal([](auto& in) {
+              in.model.family = "mixtral";
+              in.model.num_experts = 4;
+              in.model.num_experts_per_tok = 2;
+              in.mesh.expert = 2;
+              in.sharding.strategy = Strategy::no_shard;
+            }),
+            "sharding.error_feedback is true, but some gradients add up over other replicas than "
+            "others (experts with no_shard, or by sharding.spec); set it to false");
+  EXPECT_EQ(refusal([](auto& in) {
               in.mesh.replicate = 1;
               in.mesh.tensor = 2;
               in.tensor.residual = sharding::ResidualLayout::whole;

@@ -69,8 +69,8 @@ void check_error_feedback(const sharding::ShardingOptions& options,
       name_of(options.strategy), describe(topology));
   validate(
       layout.common_replicas().any(),
-      "sharding.error_feedback is true, but with this sharding.spec some gradients add up over "
-      "other replicas than others; set it to false");
+      "sharding.error_feedback is true, but some gradients add up over other replicas than others "
+      "(experts with no_shard, or by sharding.spec); set it to false");
 }
 
 /// Checks that there is something to quantize.
