@@ -90,11 +90,11 @@ class ShardLayout {
   /// Returns the axes along which ranks hold copies of a parameter beside different parts of others
   /// in its unit. What is computed from a whole shard, such as the scale of a block, differs there.
   comm::AxisSet copied_beside_parts(ParameterId id) const;
-  /// Returns a rank's pieces of the parameters that `is_wanted`.
+  /// Returns a rank's pieces of the parameters for which `is_wanted` is true.
   std::vector<Piece> pieces_if(const std::function<bool(ParameterId)>& is_wanted, std::size_t unit,
                                int rank) const;
-  /// Returns their elements on the rank that shares the unit and has most. Then all allocate the
-  /// same.
+  /// Returns how many elements those have on the rank, among those that share the unit, where they
+  /// have most: all ranks can allocate the same.
   std::int64_t max_numel_if(const std::function<bool(ParameterId)>& is_wanted, std::size_t unit,
                             int rank) const;
   /// Returns the axes over which gradients of all trained units but fp32 ones add up once they are

@@ -418,18 +418,19 @@ TEST(Quantized, RefusesErrorsThatNothingFeedsBack) {
               in.mesh.expert = 2;
               in.sharding.strategy = Strategy::no_shard;
             }),
-            "sharding.error_feedback is true, but some gradients add up over other replicas than "
-            "others (experts with no_shard, or by sharding.spec); set it to false");
-  EXPECT_EQ(refusal([](auto& in) {
-              in.mesh.replicate = 1;
-              in.mesh.tensor = 2;
-              in.tensor.residual = sharding::ResidualLayout::whole;
-              in.sharding.error_feedback = false;
-              in.sharding.strategy = Strategy::full_shard;
-            }),
-            "sharding.reduce_dtype is int4, but the ranks along tensor hold copies of "
-            "model.layers.0.input_layernorm.weight, whose gradients would be rounded otherwise on "
-            "each; set tensor.residual to sequence, or leave sharding.reduce_dtype out");
+            "sharding.error_feedback is true, but not all gradients are summed over the same "
+            "replicas (experts with no_shard, or sharding.spec); set it to false");
+  EXPECT_EQ(
+      refusal([](auto& in) {
+        in.mesh.replicate = 1;
+        in.mesh.tensor = 2;
+        in.tensor.residual = sharding::ResidualLayout::whole;
+        in.sharding.error_feedback = false;
+        in.sharding.strategy = Strategy::full_shard;
+      }),
+      "sharding.reduce_dtype is int4, but the ranks along tensor hold copies of "
+      "model.layers.0.input_layernorm.weight, whose gradients would be rounded differently on "
+      "each; set tensor.residual to sequence, or leave sharding.reduce_dtype out");
 }
 
 TEST(Quantized, RefusesWhatHasNothingToQuantize) {

@@ -174,7 +174,7 @@ void check_fits(const Manifest& manifest, const State& state, OtherGroups others
   for (const auto& [path, entry] : left) {
     const bool of_replica = path.starts_with(replicas_group);
     if (of_replica && (trains_apart || path.find(errors_group) != path.npos))
-      continue;  // another's
+      continue;  // another replica's
     const bool in_group = std::ranges::any_of(
         state.groups, [&](const auto& g) { return path.starts_with(g.path + "/"); });
     validate(!in_group && others == OtherGroups::ignore,

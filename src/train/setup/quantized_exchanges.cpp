@@ -38,12 +38,13 @@ void check_copies(const sharding::ShardingOptions& options, const sharding::Shar
     if (unit.frozen || comm::within_node(layout.dims(), unit.sharded, topology)) continue;
     for (const auto id : unit.parameters) {
       const auto copied = layout.copied_beside_parts(id) & ~layout.placement(id).partial;
-      validate(copied.none(),
-               "sharding.reduce_dtype is {}, but the ranks along {} hold copies of {}, whose "
-               "gradients would be rounded otherwise on each; set tensor.residual to sequence, or "
-               "leave sharding.reduce_dtype out",
-               name_in_inputs(options.reduce_dtype), comm::to_string(copied, layout.dims()),
-               layout.table()[id].name);
+      validate(
+          copied.none(),
+          "sharding.reduce_dtype is {}, but the ranks along {} hold copies of {}, whose "
+          "gradients would be rounded differently on each; set tensor.residual to sequence, or "
+          "leave sharding.reduce_dtype out",
+          name_in_inputs(options.reduce_dtype), comm::to_string(copied, layout.dims()),
+          layout.table()[id].name);
     }
   }
 }
@@ -69,8 +70,8 @@ void check_error_feedback(const sharding::ShardingOptions& options,
       name_of(options.strategy), describe(topology));
   validate(
       layout.common_replicas().any(),
-      "sharding.error_feedback is true, but some gradients add up over other replicas than others "
-      "(experts with no_shard, or by sharding.spec); set it to false");
+      "sharding.error_feedback is true, but not all gradients are summed over the same replicas "
+      "(experts with no_shard, or sharding.spec); set it to false");
 }
 
 /// Checks that there is something to quantize.
