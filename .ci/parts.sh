@@ -70,10 +70,10 @@ cluster() { tested --as cluster --no-build ci -R '^cluster$'; }
 # The emulator has a race detector of its own in plain builds; only .ci/deep also runs it with AddressSanitizer.
 asan() {
   local without_emulator
-  without_emulator=$(tr ' ' '\n' <<<"$folders" | grep -vxE 'gpu|cuda_.*' | paste -sd' ' || true)
+  without_emulator=$(tr ' ' '\n' <<<"$folders" | grep -vxE 'threads|gpu|cuda_.*' | paste -sd' ' || true)
   if [[ -n $without_emulator ]]; then tested --folders "$without_emulator" asan; fi
 }
-tsan() { if [[ -n $folders ]]; then tested --folders "$folders" tsan; fi; }
+tsan() { if affects threads; then tested --folders "${folders/threads/}" tsan; fi; }
 gpu() {
   if ! affects gpu cuda_emulator cuda_fake; then return; fi
   if ! command -v nvcc >/dev/null; then echo "SKIPPED: no nvcc"; return; fi
