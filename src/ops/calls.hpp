@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/tensor.hpp"
+#include "ops/code_format.hpp"
 
 /// Arguments for the kernels in ops.hpp that take more than six, in the notation from ops.hpp.
 /// Members with a default may be omitted.
@@ -20,31 +21,32 @@ inline Tensor shaped_like(const Tensor& values, DType dtype, void* data) {
   return {data, dtype, {values.rows(), values.cols()}};
 }
 
-/// Numbers as codes in blocks with a scale each (Dettmers et al. 2022). They are divided into
-/// parts, one for each rank that exchanges them, and each part into blocks.
+/// Numbers as codes in blocks with a scale each (Dettmers et al. 2022), or with one for each
+/// quarter of a block. They are divided into parts, one for each rank that exchanges them, and each
+/// part into blocks.
 struct BlockCodes {
   static constexpr std::int64_t block = 256;         ///< numbers
   static constexpr std::int64_t square_sums = 8192;  ///< rows that quantize_blocks() adds to
 
   Tensor bytes;             ///< (P, part_bytes()) int8, dense: a part's codes, then its fp32 scales
   std::int64_t part_numel;  ///< numbers in a part; the last parts may have fewer
-  int bits = 8;  ///< 8: codes from -127 to 127; 4: from -7 to 7, the first one in the low half
+  CodeFormat format = CodeFormat::int8;
 
   /// Returns the blocks in a part.
   static constexpr std::int64_t blocks(std::int64_t part_numel) {
     return (part_numel + block - 1) / block;
   }
   /// Returns the size of a part, a multiple of 64.
-  static constexpr std::int64_t part_bytes(std::int64_t part_numel, int bits) {
-    return (blocks(part_numel) * (block * bits / 8 + 4) + 63) / 64 * 64;
+  static constexpr std::int64_t part_bytes(std::int64_t part_numel, CodeFormat format) {
+    const auto block_bytes = block * bits_of(format) / 8 + 4 * (block / scale_numel(format));
+    return (blocks(part_numel) * block_bytes + 63) / 64 * 64;
   }
   std::int64_t parts() const { return bytes.rows(); }
-  float largest_code() const { return bits == 8 ? 127.0F : 7.0F; }
   /// Checks the shapes for this many numbers. `squares` may be empty.
   void check(std::int64_t numel, const Tensor& squares = {}) const {
     expects(!squares || squares.numel() == 2 * square_sums, "{} sums of squares", squares.numel());
-    expects(bytes.dtype() == DType::i8 && bytes.dense() && (bits == 8 || bits == 4) &&
-                bytes.cols() == part_bytes(part_numel, bits) && numel <= parts() * part_numel,
+    expects(bytes.dtype() == DType::i8 && bytes.dense() &&
+                bytes.cols() == part_bytes(part_numel, format) && numel <= parts() * part_numel,
             "{} numbers in {} parts of {} bytes, for {} numbers each", numel, parts(), bytes.cols(),
             part_numel);
   }

@@ -53,10 +53,11 @@ extern const Kernel<void(Stream&, Tensor y, const Fp8Matrix& x, const Fp8Matrix&
                          Accumulate accumulate)>
     grouped_linear_fp8;
 
-// --- Codes for an exchange between ranks: int8 or int4 in blocks with a scale each (ZeRO++, Wang
-// et al. 2023). A block's scale is its largest magnitude over the largest code; codes are rounded
-// to nearest even. A block without a magnitude of 1e-30 becomes zeros, one with a number that is
-// not finite becomes NaN. ---
+// --- Codes with a scale for each block: int8 or int4 for an exchange between ranks (ZeRO++, Wang
+// et al. 2023), int8 or nf4 with more scales for weights at rest (QLoRA, Dettmers et al. 2023). A
+// scale is the largest magnitude of its numbers over the largest code; codes are rounded to nearest
+// even, nf4 to the nearest level. Numbers without a magnitude of 1e-30 become zeros, those with one
+// that is not finite become NaN. ---
 
 /// q = x, dense, fp32 or bf16: at most as many numbers as its parts have; the others count as
 /// zeros. With `squares` (blocks of all parts, 2) fp32: per block, the sums of squares of the

@@ -146,9 +146,10 @@ void Fsdp::quantize_exchanges(Group& group, const ShardedState::Group& units,
   if (group.quantized_gather && group.secondary && !shard.collectives->shares_gathered())
     group.quantized_secondary.emplace(*group.secondary, shard.size / group.secondary->size, largest,
                                       units.dtype(compute_dtype_));
-  const int bits = sharding.reduce_dtype == ReduceDType::int8 ? 8 : 4;
+  const auto format =
+      sharding.reduce_dtype == ReduceDType::int8 ? ops::CodeFormat::int8 : ops::CodeFormat::int4;
   if (quantizes_reductions(units, sharding))
-    group.quantized_reductions.emplace(mesh_, units.sharded, largest, bits);
+    group.quantized_reductions.emplace(mesh_, units.sharded, largest, format);
   if (sharding.reduce_dtype == ReduceDType::automatic || units.frozen || group.replicas.within_node)
     return;
   const auto is_exact = [this](model::ParameterId id) { return this->is_exact(id); };
@@ -157,7 +158,7 @@ void Fsdp::quantize_exchanges(Group& group, const ShardedState::Group& units,
     units_[u].exact = layout_.pieces_if(is_exact, u, state_.rank());
     exact_numel = std::max(exact_numel, layout_.max_numel_if(is_exact, u, state_.rank()));
   }
-  group.quantized_replicas.emplace(group.replicas, largest, exact_numel, bits);
+  group.quantized_replicas.emplace(group.replicas, largest, exact_numel, format);
 }
 
 /// Returns true if a block with its neighbors must not be rounded, since ranks that hold copies

@@ -8,17 +8,18 @@
 namespace llamesh::sharding {
 
 using ops::BlockCodes;
+using ops::CodeFormat;
 
 namespace {
 
-constexpr int gather_bits = 8;
+constexpr auto gather_format = CodeFormat::int8;
 
 /// Returns `parts` parts in a buffer.
 BlockCodes codes_in(const device::Buffer& buffer, std::int64_t parts, std::int64_t part_numel,
-                    int bits) {
-  return {.bytes = buffer.tensor(DType::i8, {parts, BlockCodes::part_bytes(part_numel, bits)}),
+                    CodeFormat format) {
+  return {.bytes = buffer.tensor(DType::i8, {parts, BlockCodes::part_bytes(part_numel, format)}),
           .part_numel = part_numel,
-          .bits = bits};
+          .format = format};
 }
 
 /// Returns some of the parts alone.
@@ -63,7 +64,7 @@ QuantizedGather::QuantizedGather(comm::DeviceMesh::Axis& axis, std::int64_t part
 }
 
 std::int64_t QuantizedGather::kept_bytes(std::int64_t parts, std::int64_t part_numel) {
-  return parts * BlockCodes::part_bytes(part_numel, gather_bits);
+  return parts * BlockCodes::part_bytes(part_numel, gather_format);
 }
 
 device::Event QuantizedGather::all_gather(const Tensor& whole, const Tensor& mine,
@@ -84,8 +85,8 @@ device::Event QuantizedGather::all_gather_codes(const Tensor& whole, const Tenso
 /// Returns this rank's codes for the next gather, of parts with this many numbers.
 BlockCodes QuantizedGather::own_codes(std::int64_t part_numel) const {
   if (axis_.collectives->shares_gathered())
-    return codes_in(codes_, parts_, part_numel, gather_bits);
-  return rows_of(codes_in(codes_, axis_.size * parts_, part_numel, gather_bits),
+    return codes_in(codes_, parts_, part_numel, gather_format);
+  return rows_of(codes_in(codes_, axis_.size * parts_, part_numel, gather_format),
                  axis_.rank * parts_, parts_);
 }
 
@@ -99,7 +100,7 @@ device::Event QuantizedGather::gather(const Tensor& whole, const BlockCodes& own
     ops::dequantize_blocks(stream, rounded, own);
     return collectives.all_gather(whole, rounded, after);
   }
-  const auto all = codes_in(codes_, axis_.size * parts_, own.part_numel, gather_bits);
+  const auto all = codes_in(codes_, axis_.size * parts_, own.part_numel, gather_format);
   collectives.all_gather(all.bytes, own.bytes, {});
   stream.wait(after);
   ops::dequantize_blocks(stream, whole, all);
@@ -109,18 +110,18 @@ device::Event QuantizedGather::gather(const Tensor& whole, const BlockCodes& own
 device::Event QuantizedGather::keep_parts(const Tensor& to, std::int64_t first,
                                           std::int64_t part_numel) {
   auto& stream = axis_.collectives->stream();
-  const auto bytes = BlockCodes::part_bytes(part_numel, gather_bits);
+  const auto bytes = BlockCodes::part_bytes(part_numel, gather_format);
   device::copy_bytes(stream, to, codes_.tensor(DType::i8, {to.numel()}, first * bytes));
   return stream.record();
 }
 
 QuantizedReduceScatter::QuantizedReduceScatter(comm::DeviceMesh& mesh, comm::AxisSet along,
-                                               std::int64_t shard_numel, int bits)
+                                               std::int64_t shard_numel, CodeFormat format)
     : local_(mesh.reductions_along(mesh.innermost_within_node(along))),
       remote_(mesh.reductions_along(along & ~mesh.innermost_within_node(along))),
-      bits_(bits) {
+      format_(format) {
   const device::ScopedMemoryTag use(device::MemoryUse::unsharded_gradients);
-  const auto bytes = remote_.size * BlockCodes::part_bytes(shard_numel, bits_);
+  const auto bytes = remote_.size * BlockCodes::part_bytes(shard_numel, format_);
   if (local_.size > 1) sums_ = device::Buffer(remote_.size * shard_numel * size_of(DType::f32));
   sent_ = remote_.collectives->allocate_symmetric(bytes);
   received_ = device::Buffer(bytes);
@@ -153,7 +154,7 @@ device::Event QuantizedReduceScatter::reduce_scatter(const Tensor& mine, const T
                                                      const device::Event& after) {
   auto& remote = *remote_.collectives;
   const auto codes = [&](const device::Buffer& buffer) {
-    return codes_in(buffer, remote_.size, mine.numel(), bits_);
+    return codes_in(buffer, remote_.size, mine.numel(), format_);
   };
   const auto sent = codes(sent_), received = codes(received_);
   ops::quantize_blocks(remote.stream(), sent, node_sums(parts, mine.numel(), after),
@@ -165,11 +166,11 @@ device::Event QuantizedReduceScatter::reduce_scatter(const Tensor& mine, const T
 }
 
 QuantizedAllReduce::QuantizedAllReduce(comm::DeviceMesh::Axis& axis, std::int64_t numel,
-                                       std::int64_t exact_numel, int bits)
-    : axis_(axis), bits_(bits) {
+                                       std::int64_t exact_numel, CodeFormat format)
+    : axis_(axis), format_(format) {
   const device::ScopedMemoryTag use(device::MemoryUse::unsharded_gradients);
   const auto slice = slice_numel(numel, axis_.size);
-  const auto bytes = axis_.size * BlockCodes::part_bytes(slice, bits_);
+  const auto bytes = axis_.size * BlockCodes::part_bytes(slice, format_);
   sent_ = axis_.collectives->allocate_symmetric(bytes);
   received_ = device::Buffer(bytes);
   sum_ = device::Buffer(slice * size_of(DType::f32));
@@ -182,8 +183,8 @@ device::Event QuantizedAllReduce::all_reduce(const Tensor& data, const device::E
   auto& collectives = *axis_.collectives;
   auto& stream = collectives.stream();
   const auto slice = slice_numel(data.numel(), axis_.size);
-  const auto sent = codes_in(sent_, axis_.size, slice, bits_);
-  const auto received = codes_in(received_, axis_.size, slice, bits_);
+  const auto sent = codes_in(sent_, axis_.size, slice, format_);
+  const auto received = codes_in(received_, axis_.size, slice, format_);
   const auto sum = sum_.tensor(DType::f32, {slice});
   stream.wait(after);
   const auto packed = take_out(exact);

@@ -69,7 +69,7 @@ class QuantizedReduceScatter {
  public:
   /// Along these axes of the mesh, which is borrowed. Collective.
   QuantizedReduceScatter(comm::DeviceMesh& mesh, comm::AxisSet along, std::int64_t shard_numel,
-                         int bits);
+                         ops::CodeFormat format);
   /// As Collectives::reduce_scatter(), of fp32 `mine`, over all ranks along the axes.
   device::Event reduce_scatter(const Tensor& mine, const Tensor& parts, Accumulate accumulate,
                                const device::Event& after);
@@ -85,7 +85,7 @@ class QuantizedReduceScatter {
   comm::DeviceMesh::Axis& remote_;  ///< one rank on each node
   device::Buffer sums_, sent_, received_;
   device::Event sums_free_;
-  int bits_;
+  ops::CodeFormat format_;
   SquareSums squares_;
 };
 
@@ -96,7 +96,7 @@ class QuantizedAllReduce {
   /// `numel`: of the largest tensor, `exact_numel`: of all exact parts of a tensor, at most.
   /// Collective; the axis is borrowed.
   QuantizedAllReduce(comm::DeviceMesh::Axis& axis, std::int64_t numel, std::int64_t exact_numel,
-                     int bits);
+                     ops::CodeFormat format);
   /// As Collectives::all_reduce(). `exact` has views into `data` that are added up in fp32.
   ///
   /// With `error`, of the same size, adds it to `data` first and sets it to what this call's
@@ -114,7 +114,7 @@ class QuantizedAllReduce {
 
   comm::DeviceMesh::Axis& axis_;
   device::Buffer sent_, received_, sum_, exact_;
-  int bits_;
+  ops::CodeFormat format_;
   SquareSums squares_;
 };
 

@@ -67,19 +67,23 @@ inline std::int32_t __float2int_rn(float x) {
 }
 
 template <class T>
-T __shfl_xor_sync(unsigned lanes, T value, int mask) {
+T __shfl_sync(unsigned lanes, T value, int from) {
   if (lanes != full_warp) throw std::runtime_error("only shuffles of a whole warp are emulated");
   struct Argument {
     T value, result;
-    int mask;
-  } mine{value, value, mask};
+    int from;
+  } mine{value, value, from};
   Block::current().together(Together::shuffle, &mine, [](void* const* all) {
     for (int lane = 0; lane < emulator::warp_size; ++lane) {
       auto* to = static_cast<Argument*>(all[lane]);
-      to->result = static_cast<const Argument*>(all[lane ^ to->mask])->value;
+      to->result = static_cast<const Argument*>(all[to->from % emulator::warp_size])->value;
     }
   });
   return mine.result;
+}
+template <class T>
+T __shfl_xor_sync(unsigned lanes, T value, int mask) {
+  return __shfl_sync(lanes, value, (Block::current().thread() % emulator::warp_size) ^ mask);
 }
 
 /// On a GPU this makes the device unusable for the program.

@@ -118,6 +118,7 @@ TEST(Emulator, ShufflesExchange) {
     const int lane = threadIdx.x % 32;
     EXPECT_EQ(__shfl_xor_sync(full_warp, lane, 5), lane ^ 5);
     EXPECT_EQ(__shfl_xor_sync(full_warp, static_cast<double>(lane), 16), lane ^ 16);
+    EXPECT_EQ(__shfl_sync(full_warp, lane, lane / 2), lane / 2);
   });
 }
 

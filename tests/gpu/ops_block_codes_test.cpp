@@ -1,3 +1,4 @@
+#include <array>
 #include <limits>
 
 #include "test_matrix.hpp"
@@ -5,18 +6,23 @@
 namespace llamesh::test {
 namespace {
 
+using ops::CodeFormat;
+
 class CudaBlockCodes : public EachDType {};
 INSTANTIATE_TEST_SUITE_P(Types, CudaBlockCodes, ::testing::Values(DType::f32, DType::bf16),
                          dtype_name);
 
+constexpr std::array all_formats{CodeFormat::int8, CodeFormat::int4, CodeFormat::int8_by_64,
+                                 CodeFormat::nf4};
+
 /// Numbers as codes on both host and device.
 class TestCodes {
  public:
-  TestCodes(std::int64_t parts, std::int64_t part_numel, int bits)
+  TestCodes(std::int64_t parts, std::int64_t part_numel, CodeFormat format)
       : parts_(parts),
         part_numel_(part_numel),
-        bits_(bits),
-        bytes_(static_cast<std::size_t>(parts * ops::BlockCodes::part_bytes(part_numel, bits))),
+        format_(format),
+        bytes_(static_cast<std::size_t>(parts * ops::BlockCodes::part_bytes(part_numel, format))),
         device_(bytes_.size()) {
     device_.upload(device_stream(), bytes_);
   }
@@ -30,26 +36,27 @@ class TestCodes {
 
  private:
   ops::BlockCodes at(void* data) const {
-    return {
-        .bytes = Tensor(data, DType::i8, {parts_, ops::BlockCodes::part_bytes(part_numel_, bits_)}),
-        .part_numel = part_numel_,
-        .bits = bits_};
+    return {.bytes = Tensor(data, DType::i8,
+                            {parts_, ops::BlockCodes::part_bytes(part_numel_, format_)}),
+            .part_numel = part_numel_,
+            .format = format_};
   }
   std::int64_t parts_, part_numel_;
-  int bits_;
+  CodeFormat format_;
   std::vector<std::byte> bytes_;
   DeviceMemory device_;
 };
 
 TEST_P(CudaBlockCodes, AreTheSameBits) {
   for (const std::int64_t part_numel : {1, 7, 64, 256, 257, 1000, 2048})
-    for (const int bits : {8, 4})
+    for (const auto format : all_formats)
       for (const double spread : {1e-31, 1.0, 1e30})
         for (const std::int64_t offset : {0, 1}) {
-          SCOPED_TRACE(::testing::Message() << part_numel << ", " << bits << " bits, " << spread);
+          SCOPED_TRACE(::testing::Message()
+                       << part_numel << ", " << bits_of(format) << " bits, " << spread);
           const std::int64_t parts = 3, numel = parts * part_numel - part_numel / 3;
           TestMatrix x(dtype(), 1, numel, {0, offset}, spread);
-          TestCodes codes(parts, part_numel, bits);
+          TestCodes codes(parts, part_numel, format);
           ops::quantize_blocks(host_stream(), codes.host(), x.host(), {});
           ops::cuda::quantize_blocks(device_stream(), codes.device(), x.device(), {});
           codes.expect_equal("codes");
@@ -62,10 +69,10 @@ TEST_P(CudaBlockCodes, AreTheSameBits) {
 
 TEST_P(CudaBlockCodes, AddTheirSquares) {
   for (const std::int64_t numel : {70, 100000})
-    for (const int bits : {8, 4}) {
+    for (const auto format : all_formats) {
       TestMatrix x(dtype(), 1, numel);
       TestMatrix squares(DType::f32, ops::BlockCodes::square_sums, 2, {}, 0);
-      TestCodes codes(1, numel, bits);
+      TestCodes codes(1, numel, format);
       ops::quantize_blocks(host_stream(), codes.host(), x.host(), squares.host());
       ops::cuda::quantize_blocks(device_stream(), codes.device(), x.device(), squares.device());
       const auto device = squares.downloaded();
@@ -82,11 +89,11 @@ TEST_P(CudaBlockCodes, AddTheirSquares) {
 
 TEST(CudaBlockCodesSum, AddsTheParts) {
   for (const std::int64_t part_numel : {1, 70, 256, 1000})
-    for (const int bits : {8, 4})
+    for (const auto format : {CodeFormat::int8, CodeFormat::int4})
       for (const auto accumulate : {Accumulate::no, Accumulate::yes})
         for (const std::int64_t offset : {0, 1}) {
           TestMatrix x(DType::f32, 5, part_numel), sum(DType::f32, 1, part_numel, {0, offset});
-          TestCodes codes(5, part_numel, bits);
+          TestCodes codes(5, part_numel, format);
           ops::quantize_blocks(host_stream(), codes.host(), x.host(), {});
           ops::cuda::quantize_blocks(device_stream(), codes.device(), x.device(), {});
           ops::sum_block_parts(host_stream(), sum.host(), codes.host(), accumulate);
@@ -96,11 +103,11 @@ TEST(CudaBlockCodesSum, AddsTheParts) {
 }
 
 TEST_P(CudaBlockCodes, NumbersThatAreNotFiniteMakeNan) {
-  for (const int bits : {8, 4})
+  for (const auto format : {CodeFormat::int8, CodeFormat::int4})
     for (const double bad : {std::numeric_limits<double>::infinity(), std::nan("")}) {
       TestMatrix x(dtype(), 1, 600);
       x.set(0, 300, bad);
-      TestCodes codes(1, 600, bits);
+      TestCodes codes(1, 600, format);
       ops::quantize_blocks(host_stream(), codes.host(), x.host(), {});
       ops::cuda::quantize_blocks(device_stream(), codes.device(), x.device(), {});
       codes.expect_equal("codes");

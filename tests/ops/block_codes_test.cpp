@@ -1,48 +1,64 @@
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
+#include <fstream>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "random_tensor.hpp"
+#include "source_file.hpp"
 
 namespace llamesh::test {
 namespace {
 
+using ops::CodeFormat;
+
 /// Memory of numbers as codes.
 struct Codes {
-  Codes(std::int64_t parts, std::int64_t part_numel, int bits)
-      : bytes(static_cast<std::size_t>(parts * ops::BlockCodes::part_bytes(part_numel, bits))),
+  Codes(std::int64_t parts, std::int64_t part_numel, CodeFormat format)
+      : bytes(static_cast<std::size_t>(parts * ops::BlockCodes::part_bytes(part_numel, format))),
         squares(static_cast<std::size_t>(2 * ops::BlockCodes::square_sums)),
         q{.bytes = Tensor(bytes.data(), DType::i8,
-                          {parts, ops::BlockCodes::part_bytes(part_numel, bits)}),
+                          {parts, ops::BlockCodes::part_bytes(part_numel, format)}),
           .part_numel = part_numel,
-          .bits = bits} {}
+          .format = format} {}
   Tensor sums() { return {squares.data(), DType::f32, {std::ssize(squares) / 2, 2}}; }
   std::vector<std::int8_t> bytes;
   std::vector<float> squares;
   ops::BlockCodes q;
 };
 
-/// The definition, in double: a block's numbers, rounded to codes.
-reference::Numbers rounded(const reference::Numbers& x, double largest_code) {
+constexpr std::array all_formats{CodeFormat::int8, CodeFormat::int4, CodeFormat::int8_by_64,
+                                 CodeFormat::nf4};
+
+double nearest_code(double x, CodeFormat format) {
+  if (format != CodeFormat::nf4) return std::nearbyint(x);
+  return double{*std::ranges::min_element(
+      ops::nf4_levels, {}, [&](float level) { return std::abs(x - double{level}); })};
+}
+
+/// The definition, in double: numbers that share a scale, rounded to codes.
+reference::Numbers rounded(const reference::Numbers& x, CodeFormat format) {
   double most = 0;
   for (const double v : x) most = std::max(most, std::abs(v));
+  const double largest = largest_code(format);
   reference::Numbers result;
   for (const double v : x)
-    result.push_back(most < 1e-30 ? 0
-                                  : std::nearbyint(v * largest_code / most) * most / largest_code);
+    result.push_back(most < 1e-30 ? 0 : nearest_code(v * largest / most, format) * most / largest);
   return result;
 }
 
-/// The same for numbers in parts of `part_numel`, block by block.
+/// The same for numbers in parts of `part_numel`, scale by scale.
 reference::Numbers rounded_parts(const reference::Numbers& x, std::int64_t part_numel,
-                                 double largest_code) {
+                                 CodeFormat format) {
   reference::Numbers result;
   const auto numel = std::ssize(x);
   for (std::int64_t part = 0; part < numel; part += part_numel)
     for (auto first = part; first < std::min(part + part_numel, numel);) {
-      const auto end = std::min({first + ops::BlockCodes::block, part + part_numel, numel});
-      for (const double v : rounded({x.begin() + first, x.begin() + end}, largest_code))
+      const auto end = std::min({first + scale_numel(format), part + part_numel, numel});
+      for (const double v : rounded({x.begin() + first, x.begin() + end}, format))
         result.push_back(v);
       first = end;
     }
@@ -62,17 +78,17 @@ std::vector<std::int64_t> part_sizes() {
 
 TEST_P(BlockCodes, AreTheNearestMultiplesOfTheBlocksScale) {
   for (const auto part_numel : part_sizes())
-    for (const int bits : {8, 4})
+    for (const auto format : all_formats)
       for (const double spread : {1e-20, 1.0, 1e30}) {
-        SCOPED_TRACE(::testing::Message() << part_numel << ", " << bits << " bits, " << spread);
+        SCOPED_TRACE(::testing::Message()
+                     << part_numel << ", " << bits_of(format) << " bits, " << spread);
         const std::int64_t parts = 3, numel = parts * part_numel - part_numel / 3;
         const Matrix x(dtype(), 1, numel, 0, spread), y(dtype(), 1, numel);
-        Codes codes(parts, part_numel, bits);
+        Codes codes(parts, part_numel, format);
         ops::quantize_blocks(stream, codes.q, x, {});
         ops::dequantize_blocks(stream, y, codes.q);
         // fp32 rounds a number in the middle of two codes to either.
-        const auto largest_code = bits == 8 ? 127.0 : 7.0;
-        const auto expected = rounded_parts(x.numbers(), part_numel, largest_code);
+        const auto expected = rounded_parts(x.numbers(), part_numel, format);
         const auto actual = y.numbers(), original = x.numbers();
         for (std::int64_t i = 0; i < numel; ++i) {
           const auto at = static_cast<std::size_t>(i);
@@ -85,9 +101,9 @@ TEST_P(BlockCodes, AreTheNearestMultiplesOfTheBlocksScale) {
 
 TEST_P(BlockCodes, AddTheirSquares) {
   const std::int64_t part_numel = 30100, parts = 2, numel = 60000;
-  for (const int bits : {8, 4}) {
+  for (const auto format : {CodeFormat::int8, CodeFormat::int4}) {
     const Matrix x(dtype(), 1, numel), y(DType::f32, 1, numel);
-    Codes codes(parts, part_numel, bits);
+    Codes codes(parts, part_numel, format);
     ops::quantize_blocks(stream, codes.q, x, codes.sums());
     ops::quantize_blocks(stream, codes.q, x, codes.sums());
     ops::dequantize_blocks(stream, y, codes.q);
@@ -104,19 +120,20 @@ TEST_P(BlockCodes, AddTheirSquares) {
     EXPECT_NEAR(numbers, expected_numbers, 1e-5 * expected_numbers);
     // Normal numbers: the largest of 256 is near 2.9, and an error spreads evenly over a step.
     const double relative = std::sqrt(errors / numbers);
-    EXPECT_NEAR(relative, 2.9 / (bits == 8 ? 127 : 7) / std::sqrt(12.0), 0.25 * relative);
+    EXPECT_NEAR(relative, 2.9 / double{ops::largest_code(format)} / std::sqrt(12.0),
+                0.25 * relative);
   }
 }
 
 TEST(BlockCodesSum, AddsThePartsInTheirOrder) {
   auto stream = device::Stream::calling_thread();
   for (const std::int64_t part_numel : {1, 63, 256, 600})
-    for (const int bits : {8, 4})
+    for (const auto format : {CodeFormat::int8, CodeFormat::int4})
       for (const auto accumulate : {Accumulate::no, Accumulate::yes}) {
         const std::int64_t parts = 5;
         const Matrix x(DType::f32, parts, part_numel), y(DType::f32, parts, part_numel),
             sum(DType::f32, 1, part_numel);
-        Codes codes(parts, part_numel, bits);
+        Codes codes(parts, part_numel, format);
         ops::quantize_blocks(stream, codes.q, x, {});
         ops::dequantize_blocks(stream, y, codes.q);
         reference::Numbers expected = sum.numbers();
@@ -132,13 +149,13 @@ TEST(BlockCodesSum, AddsThePartsInTheirOrder) {
 
 TEST_P(BlockCodes, KeepZerosAndWhatIsNotFinite) {
   const std::int64_t numel = 3 * ops::BlockCodes::block;
-  for (const int bits : {8, 4})
+  for (const auto format : {CodeFormat::int8, CodeFormat::int4})
     for (const double bad : {std::numeric_limits<double>::infinity(),
                              -std::numeric_limits<double>::infinity(), std::nan("")}) {
       Matrix x(dtype(), 1, numel), y(dtype(), 1, numel);
       for (std::int64_t i = 0; i < ops::BlockCodes::block; ++i) x.set(0, i, 1e-31);
       x.set(0, 300, bad);
-      Codes codes(1, numel, bits);
+      Codes codes(1, numel, format);
       ops::quantize_blocks(stream, codes.q, x, {});
       ops::dequantize_blocks(stream, y, codes.q);
       const Matrix sum(DType::f32, 1, numel);
@@ -154,11 +171,48 @@ TEST_P(BlockCodes, KeepZerosAndWhatIsNotFinite) {
     }
 }
 
+/// Rounds a dense tensor to codes and back.
+void round_through(device::Stream& stream, const Tensor& x, CodeFormat format) {
+  Codes codes(1, x.numel(), format);
+  ops::quantize_blocks(stream, codes.q, x, {});
+  ops::dequantize_blocks(stream, x, codes.q);
+}
+
+TEST(Nf4, RoundsAsBitsandbytesDoes) {
+  auto stream = device::Stream::calling_thread();
+  std::ifstream file(source_file("tests/ops/nf4_bitsandbytes.json"));
+  const auto cases = nlohmann::json::parse(file);
+  EXPECT_EQ(cases.size(), 6);
+  for (const auto& at : cases) {
+    const auto dtype = at["dtype"] == "float32" ? DType::f32 : DType::bf16;
+    const auto numel = std::ssize(at["x"]);
+    const auto number = [&](const char* key, std::int64_t i) {
+      return std::bit_cast<float>(at[key][static_cast<std::size_t>(i)].get<std::int32_t>());
+    };
+    Matrix x(dtype, 1, numel);
+    for (std::int64_t i = 0; i < numel; ++i) x.set(0, i, double{number("x", i)});
+    round_through(stream, x, CodeFormat::nf4);
+    for (std::int64_t i = 0; i < numel; ++i)
+      ASSERT_EQ(x.get(0, i), double{number("rounded", i)}) << i << " of " << at["dtype"];
+  }
+}
+
+TEST(WeightCodes, RoundOnlyOnce) {
+  auto stream = device::Stream::calling_thread();
+  for (const auto format : {CodeFormat::int8_by_64, CodeFormat::nf4}) {
+    const Matrix x(DType::f32, 1, 10000);
+    round_through(stream, x, format);
+    const auto once = x.numbers();
+    round_through(stream, x, format);
+    EXPECT_EQ(x.numbers(), once);
+  }
+}
+
 TEST_P(BlockCodes, DoNotDependOnThreads) {
   const std::int64_t part_numel = 40000, parts = 3;
   const Matrix x(dtype(), parts, part_numel);
-  for (const int bits : {8, 4}) {
-    Codes codes(parts, part_numel, bits);
+  for (const auto format : all_formats) {
+    Codes codes(parts, part_numel, format);
     expect_same_for_any_threads(
         [&] {
           std::ranges::fill(codes.squares, 0.0F);

@@ -18,6 +18,7 @@ namespace llamesh::sharding {
 namespace {
 
 using ops::BlockCodes;
+using ops::CodeFormat;
 
 device::Stream& here() {
   return device::compute_stream();
@@ -53,19 +54,20 @@ struct Numbers {
 
 /// Numbers as codes with their memory.
 struct Codes {
-  Codes(std::int64_t parts, std::int64_t part_numel, int bits)
-      : buffer(parts * BlockCodes::part_bytes(part_numel, bits)),
-        q{.bytes = buffer.tensor(DType::i8, {parts, BlockCodes::part_bytes(part_numel, bits)}),
+  Codes(std::int64_t parts, std::int64_t part_numel, CodeFormat format)
+      : buffer(parts * BlockCodes::part_bytes(part_numel, format)),
+        q{.bytes = buffer.tensor(DType::i8, {parts, BlockCodes::part_bytes(part_numel, format)}),
           .part_numel = part_numel,
-          .bits = bits} {}
+          .format = format} {}
   device::Buffer buffer;
   BlockCodes q;
 };
 
 /// Returns what is left of numbers that were codes.
-std::vector<float> rounded(const std::vector<float>& values, int bits, DType dtype = DType::f32) {
+std::vector<float> rounded(const std::vector<float>& values, CodeFormat format,
+                           DType dtype = DType::f32) {
   const Numbers from(values, dtype), to(std::ssize(values), dtype);
-  const Codes codes(1, std::ssize(values), bits);
+  const Codes codes(1, std::ssize(values), format);
   ops::quantize_blocks(here(), codes.q, from.tensor, {});
   ops::dequantize_blocks(here(), to.tensor, codes.q);
   return to.values();
@@ -144,22 +146,22 @@ TEST(QuantizedGather, GivesAllRanksTheSameRoundedNumbers) {
 TEST(QuantizedReduceScatter, AddsRoundedSumsOfTheNodes) {
   const int ranks = test::world().size(), rank = test::world().rank();
   for (const int per_node : node_sizes())
-    for (const int bits : {8, 4})
+    for (const auto format : {CodeFormat::int8, CodeFormat::int4})
       for (const auto dtype : {DType::f32, DType::bf16}) {
         if (per_node == ranks) continue;
         auto mesh = mesh_of("shard", per_node);
-        QuantizedReduceScatter exchange(mesh, mesh.dims().all(), 1000, bits);
+        QuantizedReduceScatter exchange(mesh, mesh.dims().all(), 1000, format);
         for (const auto numel : sizes())
           for (const auto accumulate : {Accumulate::no, Accumulate::yes}) {
-            SCOPED_TRACE(::testing::Message()
-                         << numel << " numbers, " << per_node << " per node, " << bits << " bits");
+            SCOPED_TRACE(::testing::Message() << numel << " numbers, " << per_node << " per node, "
+                                              << bits_of(format) << " bits");
             const Numbers parts(numbers_of(rank, 0, numel * ranks), dtype), mine(numel);
             ops::fill(here(), mine.tensor, 3.0F);
             exchange.reduce_scatter(mine.tensor, parts.tensor, accumulate, {}).wait();
             std::vector<float> expected(static_cast<std::size_t>(numel));
             for (int first = 0; first < ranks; first += per_node) {
               const auto of_node =
-                  rounded(sums_of(first, first + per_node, rank * numel, numel), bits);
+                  rounded(sums_of(first, first + per_node, rank * numel, numel), format);
               for (std::size_t i = 0; i < expected.size(); ++i) expected[i] += of_node[i];
             }
             const auto seen = mine.values();
@@ -174,11 +176,11 @@ TEST(QuantizedReduceScatter, AddsRoundedSumsOfTheNodes) {
 TEST(QuantizedAllReduce, GivesAllRanksTheSameSums) {
   const auto& world = test::world();
   const int ranks = world.size(), rank = world.rank();
-  for (const int bits : {8, 4}) {
+  for (const auto format : {CodeFormat::int8, CodeFormat::int4}) {
     auto mesh = mesh_of("replicate", 1);
-    QuantizedAllReduce exchange(mesh.axis("replicate"), 1000, 0, bits);
+    QuantizedAllReduce exchange(mesh.axis("replicate"), 1000, 0, format);
     for (const auto numel : sizes()) {
-      SCOPED_TRACE(::testing::Message() << numel << " numbers, " << bits << " bits");
+      SCOPED_TRACE(::testing::Message() << numel << " numbers, " << bits_of(format) << " bits");
       const Numbers data(numbers_of(rank, 0, numel));
       exchange.all_reduce(data.tensor, {}).wait();
       const auto slice = (numel + ranks - 1) / ranks;
@@ -187,14 +189,14 @@ TEST(QuantizedAllReduce, GivesAllRanksTheSameSums) {
         const auto count = std::min(slice, numel - first);
         std::vector<float> sums(static_cast<std::size_t>(count));
         for (int r = 0; r < ranks; ++r) {
-          const auto of_rank = rounded(numbers_of(r, first, count), bits);
+          const auto of_rank = rounded(numbers_of(r, first, count), format);
           for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += of_rank[i];
         }
-        for (const float value : rounded(sums, bits)) expected.push_back(value);
+        for (const float value : rounded(sums, format)) expected.push_back(value);
       }
       const auto seen = data.values();
       // The last bits of a sum may move it to the next code.
-      const float step = 100.0F * static_cast<float>(ranks) / (bits == 8 ? 127.0F : 7.0F);
+      const float step = 100.0F * static_cast<float>(ranks) / (ops::largest_code(format));
       for (std::size_t i = 0; i < seen.size(); ++i)
         ASSERT_NEAR(seen[i], expected[i], 1.01F * step) << i;
       std::vector<std::byte> bytes(seen.size() * 4);

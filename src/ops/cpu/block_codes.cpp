@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "ops/block_scale.hpp"
@@ -18,11 +19,15 @@ using VecBytes [[gnu::vector_size(vec_width)]] = std::int8_t;
 struct Codes {
   alignas(64) std::int8_t at[block_numel];
 };
+/// The numbers that a block stands for.
+struct Numbers {
+  alignas(64) float at[block_numel];
+};
 
 /// A block in its part, with the numbers that it stands for.
 struct Block {
   std::int8_t* codes;
-  float* scale;
+  float* scales;
   std::int64_t first, count;  ///< of x; without those that x lacks
 };
 
@@ -30,11 +35,12 @@ Block block_at(const BlockCodes& q, std::int64_t index, std::int64_t numel) {
   const auto blocks = BlockCodes::blocks(q.part_numel);
   const auto part = index / blocks, in_part = index % blocks;
   auto* const bytes = q.bytes.as<std::int8_t>() + part * q.bytes.cols();
-  const auto code_bytes = block_numel * q.bits / 8;
+  const auto code_bytes = block_numel * bits_of(q.format) / 8;
+  const auto scales = block_numel / scale_numel(q.format);
   const auto first = part * q.part_numel + in_part * block_numel;
   const auto end = std::min({first + block_numel, (part + 1) * q.part_numel, numel});
   return {bytes + in_part * code_bytes,
-          reinterpret_cast<float*>(bytes + blocks * code_bytes) + in_part, first,
+          reinterpret_cast<float*>(bytes + blocks * code_bytes) + in_part * scales, first,
           std::max<std::int64_t>(0, end - first)};
 }
 
@@ -44,28 +50,29 @@ std::uint32_t largest_of(VecBits v) {
   return most;
 }
 
-/// Rounds the block's numbers and returns its scale.
+VecInt nearest_nf4(Vec x) {
+  VecInt level{};
+  for (std::size_t i = 0; i + 1 < nf4_levels.size(); ++i) level -= x > nf4_border(i);
+  return level;
+}
+
+/// Rounds numbers that share a scale, and returns it.
 template <class T>
-float encode(Codes& codes, const T* x, std::int64_t count, float largest_code) {
+float encode(std::int8_t* codes, const T* x, std::int64_t count, CodeFormat format) {
   VecBits most{};
   for_each_vec(count, [&](std::int64_t i, auto lanes) {
     const VecBits magnitude = std::bit_cast<VecBits>(load(x + i, lanes)) & 0x7fffffffU;
     most = magnitude > most ? magnitude : most;
   });
-  const auto [up, down] = block_scale(largest_of(most), largest_code);
-  std::memset(codes.at, 0, sizeof codes.at);
+  const auto [up, down] = block_scale(largest_of(most), largest_code(format));
   for_each_vec(count, [&](std::int64_t i, auto lanes) {
-    // All lanes of a vector belong to the block; those that x lacks are zero.
-    const VecBytes bytes = __builtin_convertvector(rounded(load(x + i, lanes) * up), VecBytes);
-    std::memcpy(codes.at + i, &bytes, sizeof bytes);
+    // All lanes of a vector share the scale; those that x lacks are zero.
+    const Vec scaled = load(x + i, lanes) * up;
+    const VecInt code = format == CodeFormat::nf4 ? nearest_nf4(scaled) : rounded(scaled);
+    const VecBytes bytes = __builtin_convertvector(code, VecBytes);
+    std::memcpy(codes + i, &bytes, sizeof bytes);
   });
   return down;
-}
-
-Vec decoded(const Codes& codes, std::int64_t i) {
-  VecBytes bytes;
-  std::memcpy(&bytes, codes.at + i, sizeof bytes);
-  return __builtin_convertvector(__builtin_convertvector(bytes, VecInt), Vec);
 }
 
 void pack(std::int8_t* to, const Codes& codes, int bits) {
@@ -88,13 +95,50 @@ void unpack(Codes& codes, const std::int8_t* from, int bits) {
   }
 }
 
+/// Two levels for each byte of codes.
+using LevelPairs = std::array<std::array<float, 2>, 256>;
+constexpr LevelPairs level_pairs() {
+  LevelPairs pairs{};
+  for (std::size_t i = 0; i < pairs.size(); ++i)
+    pairs[i] = {nf4_levels[i % 16], nf4_levels[i / 16]};
+  return pairs;
+}
+
+/// Numbers without their scales.
+void decode_nf4(Numbers& numbers, const std::int8_t* from) {
+  static constexpr auto pairs = level_pairs();
+  for (std::int64_t i = 0; i < block_numel / 2; ++i)
+    std::memcpy(numbers.at + 2 * i, pairs[static_cast<std::uint8_t>(from[i])].data(), 8);
+}
+void decode_integers(Numbers& numbers, const std::int8_t* from, int bits) {
+  Codes codes;
+  unpack(codes, from, bits);
+  for (std::int64_t i = 0; i < block_numel; i += vec_width) {
+    VecBytes bytes;
+    std::memcpy(&bytes, codes.at + i, sizeof bytes);
+    const VecInt integers = __builtin_convertvector(bytes, VecInt);
+    store(numbers.at + i, __builtin_convertvector(integers, Vec), Whole{});
+  }
+}
+
+void decode(Numbers& numbers, const Block& block, CodeFormat format) {
+  if (format == CodeFormat::nf4)
+    decode_nf4(numbers, block.codes);
+  else
+    decode_integers(numbers, block.codes, bits_of(format));
+  const auto shared = scale_numel(format);
+  for (std::int64_t first = 0; first < block_numel; first += shared)
+    for (std::int64_t i = first; i < first + shared; i += vec_width)
+      store(numbers.at + i, load(numbers.at + i, Whole{}) * block.scales[first / shared], Whole{});
+}
+
 /// Adds the sums of squares of the block's errors and numbers.
 template <class T>
-void add_squares(float* squares, const Codes& codes, float scale, const T* x, std::int64_t count) {
+void add_squares(float* squares, const Numbers& rounded, const T* x, std::int64_t count) {
   Vec errors{}, numbers{};
   for_each_vec(count, [&](std::int64_t i, auto lanes) {
     const Vec v = load(x + i, lanes);
-    const Vec error = v - decoded(codes, i) * scale;
+    const Vec error = v - load(rounded.at + i, lanes);
     errors += error * error;
     numbers += v * v;
   });
@@ -126,11 +170,19 @@ void quantize_blocks(Stream& stream, const BlockCodes& q, Tensor x, Tensor squar
     with_type(x.dtype(), [&]<class T>(std::type_identity<T>) {
       for_each(q, x.numel(), [&](const Block& block, std::int64_t row) {
         Codes codes;
+        // What x lacks is zero.
+        std::memset(codes.at, q.format == CodeFormat::nf4 ? nf4_zero : 0, sizeof codes.at);
         const auto* from = x.as<T>() + block.first;
-        *block.scale = encode(codes, from, block.count, q.largest_code());
-        pack(block.codes, codes, q.bits);
-        if (squares)
-          add_squares(squares.as<float>() + 2 * row, codes, *block.scale, from, block.count);
+        const auto shared = scale_numel(q.format);
+        for (std::int64_t i = 0; i < block_numel; i += shared)
+          block.scales[i / shared] =
+              encode(codes.at + i, from + i, std::clamp(block.count - i, std::int64_t{0}, shared),
+                     q.format);
+        pack(block.codes, codes, bits_of(q.format));
+        if (!squares) return;
+        Numbers rounded;
+        decode(rounded, block, q.format);
+        add_squares(squares.as<float>() + 2 * row, rounded, from, block.count);
       });
     });
   });
@@ -141,11 +193,11 @@ void dequantize_blocks(Stream& stream, Tensor y, const BlockCodes& q) {
   stream.run([=] {
     with_type(y.dtype(), [&]<class T>(std::type_identity<T>) {
       for_each(q, y.numel(), [&](const Block& block, std::int64_t /*row*/) {
-        Codes codes;
-        unpack(codes, block.codes, q.bits);
+        Numbers numbers;
+        decode(numbers, block, q.format);
         auto* to = y.as<T>() + block.first;
         for_each_vec(block.count, [&](std::int64_t i, auto lanes) {
-          store(to + i, decoded(codes, i) * *block.scale, lanes);
+          store(to + i, load(numbers.at + i, lanes), lanes);
         });
       });
     });
@@ -161,12 +213,11 @@ void sum_block_parts(Stream& stream, Tensor y, const BlockCodes& q, Accumulate a
     for_each_block(blocks, blocks_at_once(blocks), [&](std::int64_t first, std::int64_t last) {
       for (auto index = first; index < last; ++index) {
         alignas(64) float sums[block_numel] = {};
-        Codes codes;
+        Numbers numbers;
         for (std::int64_t part = 0; part < q.parts(); ++part) {
-          const auto block = block_at(q, part * blocks + index, q.parts() * q.part_numel);
-          unpack(codes, block.codes, q.bits);
+          decode(numbers, block_at(q, part * blocks + index, q.parts() * q.part_numel), q.format);
           for (std::int64_t i = 0; i < block_numel; i += vec_width)
-            store(sums + i, load(sums + i, Whole{}) + decoded(codes, i) * *block.scale, Whole{});
+            store(sums + i, load(sums + i, Whole{}) + load(numbers.at + i, Whole{}), Whole{});
         }
         auto* const to = y.as<float>() + index * block_numel;
         const auto count = std::min(block_numel, q.part_numel - index * block_numel);
