@@ -18,8 +18,6 @@ struct ForeignName {
 
 constexpr std::string_view accumulation =
     "set 'train.global_batch' to ranks x 'train.micro_batch' x accumulated micro-batches";
-constexpr std::string_view unquantized =
-    "llamesh does not quantize: to save memory set 'model.lora' and 'precision.parameters: bf16'";
 constexpr std::string_view batch =
     "'train.micro_batch' (of a rank) or 'train.global_batch' (of a step)";
 
@@ -34,6 +32,7 @@ constexpr std::array keys{
     ForeignName{"beta2", "'optimizer.betas'"},
     ForeignName{"bf16", "'precision.parameters: bf16'"},
     ForeignName{"block_size", "'data.sequence_length'"},
+    ForeignName{"bnb_4bit_quant_type", "'model.lora.base: nf4'"},
     ForeignName{"clip_grad", "'optimizer.clip_norm'"},
     ForeignName{"context_length", "'data.sequence_length'"},
     ForeignName{"data.path", "'data.train'"},
@@ -53,8 +52,8 @@ constexpr std::array keys{
     ForeignName{"gradient_checkpointing", "'memory.activation_checkpointing'"},
     ForeignName{"learning_rate", "'optimizer.lr'"},
     ForeignName{"load_best_model_at_end", "'checkpoint.keep_best'"},
-    ForeignName{"load_in_4bit", unquantized},
-    ForeignName{"load_in_8bit", unquantized},
+    ForeignName{"load_in_4bit", "'model.lora.base: nf4'"},
+    ForeignName{"load_in_8bit", "'model.lora.base: int8'"},
     ForeignName{"local_batch_size", "'train.micro_batch'"},
     ForeignName{"log_interval", "'log.every_steps'"},
     ForeignName{"logging_steps", "'log.every_steps'"},

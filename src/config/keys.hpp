@@ -73,6 +73,7 @@ void model_keys(Io& io, model::ModelConfig& m, checkpoint::PretrainedOptions& p)
   shape_keys(io, m);
   io.optional_section("lora", m.lora, [&](model::Lora& lora) {
     io.key("from", p.adapters);
+    io.key("base", lora.base);
     lora_keys(io, lora);
   });
 }

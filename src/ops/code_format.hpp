@@ -2,10 +2,12 @@
 
 #include <array>
 #include <cstdint>
+#include <string_view>
 
 namespace llamesh::ops {
 
-/// How numbers stand as codes: each is a code times a scale, which neighbors share.
+/// Formats of codes that stand for numbers: each number is a code times a scale, which neighbors
+/// share.
 enum class CodeFormat : std::uint8_t {
   int8,        ///< -127 to 127; 256 numbers share a scale
   int4,        ///< -7 to 7, the first one in the low half of a byte; likewise
@@ -13,6 +15,18 @@ enum class CodeFormat : std::uint8_t {
   nf4,         ///< an index into nf4_levels, the first one in the low half; likewise
 };
 
+constexpr std::string_view name_of(CodeFormat format) {
+  switch (format) {
+    case CodeFormat::int8:
+    case CodeFormat::int8_by_64:
+      return "int8";
+    case CodeFormat::int4:
+      return "int4";
+    case CodeFormat::nf4:
+      return "nf4";
+  }
+  return "";
+}
 constexpr int bits_of(CodeFormat format) {
   return format == CodeFormat::int8 || format == CodeFormat::int8_by_64 ? 8 : 4;
 }

@@ -6,7 +6,7 @@
 /// Checks of norm calls, which all backends share.
 namespace llamesh::ops {
 
-/// Whether a norm subtracts the mean (LayerNorm) or not (RMSNorm).
+/// Says whether a norm subtracts the mean (LayerNorm) or not (RMSNorm).
 enum class NormKind : bool { rms, layer };
 
 /// Checks what both directions have, and returns the groups in each row. More than one requires

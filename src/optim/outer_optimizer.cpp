@@ -130,8 +130,7 @@ OuterOptimizer::OuterOptimizer(const OuterOptions& options, sharding::ShardedSta
   if (state.memory() == device::MemoryKind::host)
     staging_ = replicas_.collectives->allocate_symmetric(largest * size_of(DType::f32));
   if (options.reduce_dtype != ReduceDType::automatic)
-    quantized_.emplace(replicas_, largest, exact_numel,
-                       options.reduce_dtype == ReduceDType::int8 ? 8 : 4);
+    quantized_.emplace(replicas_, largest, exact_numel, format_of(options.reduce_dtype));
 }
 
 void OuterOptimizer::start() {

@@ -101,8 +101,9 @@ Fsdp::Group Fsdp::make_group(const ShardedState::Group& units, const ShardingOpt
   const auto gradients = [&reductions, dtype = reduce_dtype_](std::int64_t numel) {
     return reductions.collectives->allocate_symmetric(numel * size_of(dtype));
   };
-  const auto weight_shards = [dtype = units.dtype(compute_dtype_)](std::int64_t numel) {
-    return device::Buffer(numel * size_of(dtype));
+  const auto host_dtype = units.codes ? DType::i8 : units.dtype(compute_dtype_);
+  const auto weight_shards = [host_dtype](std::int64_t numel) {
+    return device::Buffer(numel * size_of(host_dtype));
   };
   const auto gradient_shards = [&replicas](std::int64_t numel) {
     return replicas.collectives->allocate_symmetric(numel * size_of(DType::f32));
@@ -140,14 +141,18 @@ void Fsdp::quantize_exchanges(Group& group, const ShardedState::Group& units,
   std::int64_t largest = 0;  // shard
   for (const auto u : units.held) largest = std::max(largest, layout_.units()[u].shard_numel);
   const auto& shard = group.shard;
-  if (sharding.gather == GatherDType::int8 && shard.size > 1 &&
-      (sharding.gather_within_node || !shard.within_node))
-    group.quantized_gather.emplace(group.shard, 1, largest, units.dtype(compute_dtype_));
+  group.keeps_codes = units.codes.has_value();
+  const bool quantizes = sharding.gather == GatherDType::int8 && shard.size > 1 &&
+                         (sharding.gather_within_node || !shard.within_node);
+  const auto dtype = units.dtype(compute_dtype_);
+  const auto gathered_as = units.codes.value_or(ops::CodeFormat::int8);
+  if (group.keeps_codes || quantizes)
+    group.quantized_gather.emplace(group.shard, 1, largest, dtype, gathered_as,
+                                   group.keeps_codes ? GatherSource::codes : GatherSource::numbers);
   if (group.quantized_gather && group.secondary && !shard.collectives->shares_gathered())
     group.quantized_secondary.emplace(*group.secondary, shard.size / group.secondary->size, largest,
-                                      units.dtype(compute_dtype_));
-  const auto format =
-      sharding.reduce_dtype == ReduceDType::int8 ? ops::CodeFormat::int8 : ops::CodeFormat::int4;
+                                      dtype, gathered_as, GatherSource::codes);
+  const auto format = format_of(sharding.reduce_dtype);
   if (quantizes_reductions(units, sharding))
     group.quantized_reductions.emplace(mesh_, units.sharded, largest, format);
   if (sharding.reduce_dtype == ReduceDType::automatic || units.frozen || group.replicas.within_node)
@@ -244,21 +249,23 @@ void Fsdp::gather(std::size_t u, Pass pass) {
     free = slot.free_after;
   }
   const bool on_host = !shard;
-  if (on_host && axis.size == 1) {
+  if (on_host && axis.size == 1 && !unit.group->keeps_codes) {
     unit.ready = upload_weights(u, unit.parameters, free);
     return;
   }
   if (on_host) {
     const device::ScopedMemoryTag use(device::MemoryUse::gathered_weights);
-    const auto numel = layout_.units()[u].shard_numel;
-    const auto& slot = unit.group->weight_shards.acquire(u, numel);
-    shard = slot.buffer.tensor(unit.dtype, {numel});
+    const auto& source = state_.weights(u).on_host;
+    const auto& slot = unit.group->weight_shards.acquire(u, source.numel());
+    shard = slot.buffer.tensor(source.dtype(), {source.numel()});
     unit.weights_here = upload_weights(u, shard, slot.free_after);
   }
   axis.collectives->stream().wait(unit.weights_here);
   axis.collectives->set_subject(layout_.units()[u].name.c_str());
   unit.ready = gather_from(unit, *axis.collectives, shard, free);
-  if (unit.group->quantized_secondary && pass == Pass::forward && !unit.has_secondary)
+  // Also for Pass::evaluate: the units below the lowest one that is trained are entered with that,
+  // and prefetch those which have a backward pass.
+  if (unit.group->quantized_secondary && pass != Pass::backward && !unit.has_secondary)
     keep_secondary_codes(u);
   if (on_host) unit.group->weight_shards.release(u, unit.ready);
 }
@@ -271,6 +278,8 @@ device::Event Fsdp::gather_from(const UnitState& unit, comm::Collectives& collec
   if (group.quantized_secondary) collectives.stream().wait(unit.ready);
   if (unit.has_secondary && group.quantized_secondary)
     return group.quantized_secondary->all_gather_codes(unit.parameters, shard, free);
+  if (!unit.has_secondary && group.keeps_codes)
+    return group.quantized_gather->all_gather_codes(unit.parameters, shard, free);
   if (!unit.has_secondary && group.quantized_gather)
     return group.quantized_gather->all_gather(unit.parameters, shard, free);
   return collectives.all_gather(unit.parameters, shard, free);
@@ -369,9 +378,9 @@ void Fsdp::keep_secondary_codes(std::size_t u) {
   const std::int64_t parts = group.shard.size / group.secondary->size;
   const auto numel = layout_.units()[u].shard_numel;
   const device::ScopedMemoryTag use(device::MemoryUse::gathered_weights);
-  if (!unit.secondary) unit.secondary = device::Buffer(QuantizedGather::kept_bytes(parts, numel));
-  unit.ready = unit.group->quantized_gather->keep_parts(secondary_shard(unit),
-                                                        group.secondary->rank * parts, numel);
+  auto& gather = *unit.group->quantized_gather;
+  if (!unit.secondary) unit.secondary = device::Buffer(gather.kept_bytes(parts, numel));
+  unit.ready = gather.keep_parts(secondary_shard(unit), group.secondary->rank * parts, numel);
 }
 
 /// Copies this rank's secondary shard from the gathered unit, unless codes are kept.
@@ -422,7 +431,8 @@ void Fsdp::on_master_weights_updated(std::size_t u) {
 QuantizedTraffic Fsdp::take_quantization_squares() {
   QuantizedTraffic taken;
   for (auto& group : groups_) {
-    if (group.quantized_gather) taken.weights += group.quantized_gather->take_squares();
+    if (group.quantized_gather && !group.keeps_codes)
+      taken.weights += group.quantized_gather->take_squares();
     if (group.quantized_reductions) taken.gradients += group.quantized_reductions->take_squares();
     if (group.quantized_replicas) taken.replicas += group.quantized_replicas->take_squares();
   }

@@ -119,7 +119,8 @@ class Fsdp final : public model::Weights {
     SlotPool weight_shards;
     SlotPool gradient_shards;
     SlotPool leaves;  ///< in the tree, for a unit whose gradients add up on this rank
-    // For what crosses nodes, or is to be quantized anyway.
+    // For what crosses nodes, is to be quantized anyway, or is kept as codes.
+    bool keeps_codes = false;
     std::optional<QuantizedGather> quantized_gather = {};
     std::optional<QuantizedGather> quantized_secondary = {};  ///< from secondary shards as codes
     std::optional<QuantizedReduceScatter> quantized_reductions = {};

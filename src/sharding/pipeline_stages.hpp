@@ -6,7 +6,7 @@
 #include "model/layers/activations.hpp"
 #include "sharding/placement.hpp"
 
-/// Which stage of a pipeline has which layers.
+/// Assigns layers to the stages of a pipeline.
 namespace llamesh::sharding {
 
 /// `pipeline:` section in the input file.

@@ -12,8 +12,6 @@ using ops::CodeFormat;
 
 namespace {
 
-constexpr auto gather_format = CodeFormat::int8;
-
 /// Returns `parts` parts in a buffer.
 BlockCodes codes_in(const device::Buffer& buffer, std::int64_t parts, std::int64_t part_numel,
                     CodeFormat format) {
@@ -51,20 +49,22 @@ QuantizationSquares SquareSums::take(device::Stream& stream) {
 }
 
 QuantizedGather::QuantizedGather(comm::DeviceMesh::Axis& axis, std::int64_t parts,
-                                 std::int64_t part_numel, DType dtype)
-    : axis_(axis), parts_(parts) {
+                                 std::int64_t part_numel, DType dtype, CodeFormat format,
+                                 GatherSource source)
+    : axis_(axis), parts_(parts), format_(format) {
+  if (source == GatherSource::codes && axis_.size == 1) return;
   const device::ScopedMemoryTag use(device::MemoryUse::gathered_weights);
   const auto bytes = kept_bytes(parts, part_numel);
   if (axis_.collectives->shares_gathered()) {
-    codes_ = device::Buffer(bytes);
+    if (source == GatherSource::numbers) codes_ = device::Buffer(bytes);
     rounded_ = device::Buffer(parts * part_numel * size_of(dtype));
   } else {
     codes_ = axis_.collectives->allocate_gathered(bytes);
   }
 }
 
-std::int64_t QuantizedGather::kept_bytes(std::int64_t parts, std::int64_t part_numel) {
-  return parts * BlockCodes::part_bytes(part_numel, gather_format);
+std::int64_t QuantizedGather::kept_bytes(std::int64_t parts, std::int64_t part_numel) const {
+  return parts * BlockCodes::part_bytes(part_numel, format_);
 }
 
 device::Event QuantizedGather::all_gather(const Tensor& whole, const Tensor& mine,
@@ -77,17 +77,21 @@ device::Event QuantizedGather::all_gather(const Tensor& whole, const Tensor& min
 
 device::Event QuantizedGather::all_gather_codes(const Tensor& whole, const Tensor& mine,
                                                 const device::Event& after) {
-  const auto own = own_codes(whole.numel() / axis_.size / parts_);
-  device::copy_bytes(axis_.collectives->stream(), own.bytes, mine);
-  return gather(whole, own, after);
+  const BlockCodes own{.bytes = mine.reshape({parts_, mine.numel() / parts_}),
+                       .part_numel = whole.numel() / axis_.size / parts_,
+                       .format = format_};
+  if (axis_.size > 1) return gather(whole, own, after);
+  auto& stream = axis_.collectives->stream();
+  stream.wait(after);
+  ops::dequantize_blocks(stream, whole, own);
+  return stream.record();
 }
 
 /// Returns this rank's codes for the next gather, of parts with this many numbers.
 BlockCodes QuantizedGather::own_codes(std::int64_t part_numel) const {
-  if (axis_.collectives->shares_gathered())
-    return codes_in(codes_, parts_, part_numel, gather_format);
-  return rows_of(codes_in(codes_, axis_.size * parts_, part_numel, gather_format),
-                 axis_.rank * parts_, parts_);
+  if (axis_.collectives->shares_gathered()) return codes_in(codes_, parts_, part_numel, format_);
+  return rows_of(codes_in(codes_, axis_.size * parts_, part_numel, format_), axis_.rank * parts_,
+                 parts_);
 }
 
 /// Gathers all ranks' codes from this one's, or, with shared memory, what they stand for.
@@ -100,7 +104,7 @@ device::Event QuantizedGather::gather(const Tensor& whole, const BlockCodes& own
     ops::dequantize_blocks(stream, rounded, own);
     return collectives.all_gather(whole, rounded, after);
   }
-  const auto all = codes_in(codes_, axis_.size * parts_, own.part_numel, gather_format);
+  const auto all = codes_in(codes_, axis_.size * parts_, own.part_numel, format_);
   collectives.all_gather(all.bytes, own.bytes, {});
   stream.wait(after);
   ops::dequantize_blocks(stream, whole, all);
@@ -110,7 +114,7 @@ device::Event QuantizedGather::gather(const Tensor& whole, const BlockCodes& own
 device::Event QuantizedGather::keep_parts(const Tensor& to, std::int64_t first,
                                           std::int64_t part_numel) {
   auto& stream = axis_.collectives->stream();
-  const auto bytes = BlockCodes::part_bytes(part_numel, gather_format);
+  const auto bytes = BlockCodes::part_bytes(part_numel, format_);
   device::copy_bytes(stream, to, codes_.tensor(DType::i8, {to.numel()}, first * bytes));
   return stream.record();
 }

@@ -32,24 +32,27 @@ class SquareSums {
   Tensor tensor_;
 };
 
-/// All-gathers numbers as int8.
+/// Says whether a rank's own part is quantized for a gather or already consists of codes.
+enum class GatherSource : bool { numbers, codes };
+
+/// All-gathers numbers as codes.
 class QuantizedGather {
  public:
   /// Each rank has this many parts of the whole, each with at most `part_numel` numbers.
   /// Collective; the axis is borrowed.
   QuantizedGather(comm::DeviceMesh::Axis& axis, std::int64_t parts, std::int64_t part_numel,
-                  DType dtype);
+                  DType dtype, ops::CodeFormat format, GatherSource source);
   /// As Collectives::all_gather(), of one part for each rank, with whole in the constructor's
   /// dtype. This rank's own numbers are rounded like the others: `whole` is the same on all ranks.
   device::Event all_gather(const Tensor& whole, const Tensor& mine, const device::Event& after);
-  /// The same from this rank's parts as codes, which keep_parts() has kept: the same bits.
+  /// The same from this rank's parts as codes, for GatherSource::codes: the same bits.
   device::Event all_gather_codes(const Tensor& whole, const Tensor& mine,
                                  const device::Event& after);
   /// Copies codes of the last whole to `to`, as many as it has room for, from the part `first` on;
-  /// of part_numel numbers each. Not with shared memory.
+  /// of part_numel numbers each. Must not be called with shared memory or a single rank.
   device::Event keep_parts(const Tensor& to, std::int64_t first, std::int64_t part_numel);
   /// Returns the size of this many parts' codes.
-  static std::int64_t kept_bytes(std::int64_t parts, std::int64_t part_numel);
+  std::int64_t kept_bytes(std::int64_t parts, std::int64_t part_numel) const;
   QuantizationSquares take_squares() { return squares_.take(axis_.collectives->stream()); }
 
  private:
@@ -57,7 +60,8 @@ class QuantizedGather {
   device::Event gather(const Tensor& whole, const ops::BlockCodes& own, const device::Event& after);
 
   comm::DeviceMesh::Axis& axis_;
-  std::int64_t parts_;      ///< per rank
+  std::int64_t parts_;  ///< per rank
+  ops::CodeFormat format_;
   device::Buffer codes_;    ///< all parts, or only this rank's if `whole` is shared memory
   device::Buffer rounded_;  ///< with shared memory: this rank's part of `whole`
   SquareSums squares_;

@@ -37,6 +37,33 @@ bool is_fp32(const Unit& unit, const model::ParameterTable& table) {
   return fp32;
 }
 
+std::optional<ops::CodeFormat> codes_of(const Unit& unit, const model::ParameterTable& table) {
+  const auto codes = table[unit.parameters.front()].codes;
+  for (const auto id : unit.parameters)
+    expects(table[id].codes == codes, "{} has parameters in two forms", unit.name);
+  expects(!codes || is_frozen(unit, table), "{} is trained, and kept as codes", unit.name);
+  return codes;
+}
+
+/// Checks that numbers which share a scale in the whole parameter do so in a rank's part of it:
+/// codes are then the same on every mesh.
+void check_codes(const model::Parameter& parameter, const Placement& placement,
+                 const Shape& local_shape) {
+  if (!parameter.codes) return;
+  std::size_t dim = 0;  // the last one that is split: a part has whole rows of those behind it
+  for (std::size_t d = 0; d < placement.split.size(); ++d)
+    if (placement.split[d].any()) dim = d;
+  std::int64_t neighbors = 1;
+  for (auto d = dim; d < local_shape.size(); ++d) neighbors *= local_shape[d];
+  const auto shared = ops::scale_numel(*parameter.codes);
+  validate(neighbors % shared == 0,
+           "model.lora.base: {} numbers in a row share a scale, but a rank's part of {} has {}, "
+           "which is no multiple; {}",
+           shared, parameter.name, neighbors,
+           neighbors == parameter.numel() ? "remove model.lora.base"
+                                          : "use fewer ranks along the axis tensor");
+}
+
 }  // namespace
 
 std::vector<Tensor> views_of(std::span<const Piece> pieces, const Tensor& shard) {
@@ -63,6 +90,7 @@ ShardLayout::ShardLayout(const model::ParameterTable& table, std::vector<Unit> u
     std::int64_t numel = 0;
     for (const auto id : unit.parameters) {
       const std::int64_t local = llamesh::numel(local_shape(id));
+      check_codes(table[id], placement(id), local_shape(id));
       const bool padded = local * sharding::parts(placement(id), dims_) > table[id].numel();
       places_[model::index(id)] = {units_.size(), numel, padded};
       numel += local;
@@ -71,10 +99,12 @@ ShardLayout::ShardLayout(const model::ParameterTable& table, std::vector<Unit> u
     auto [sharded, replicas, stages] = axes_of(unit, placements_, dims_);
     const std::int64_t shards = dims_.group_size(sharded);
     const std::int64_t per_rank = (numel + shards - 1) / shards;
-    const std::int64_t shard = (per_rank + shard_multiple - 1) / shard_multiple * shard_multiple;
     const bool frozen = is_frozen(unit, table);
     const bool fp32 = is_fp32(unit, table);
-    units_.push_back({std::move(unit), sharded, replicas, std::move(stages), frozen, fp32,
+    const auto codes = codes_of(unit, table);
+    const std::int64_t multiple = codes ? ops::scale_numel(*codes) : shard_multiple;
+    const std::int64_t shard = (per_rank + multiple - 1) / multiple * multiple;
+    units_.push_back({std::move(unit), sharded, replicas, std::move(stages), frozen, fp32, codes,
                       static_cast<int>(shards), numel, shard * shards, shard});
   }
   expects(placed == table.parameters.size(), "{} parameters are in units, of {}", placed,

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -41,15 +42,15 @@ std::vector<Tensor> views_of(std::span<const Piece> pieces, const Tensor& shard)
 /// A rank's parts of a unit's parameters form one flat range without gaps, so that matrices used
 /// together are one matrix to a GEMM. The range is padded at its end to equal shards, each a
 /// multiple of 32 elements (64 bytes in bf16), one for each rank along the axes that shard the
-/// unit. Padding, there and behind the last part of a vocabulary, is in no piece: it holds zeros.
-/// With pipeline stages, a rank has nothing of a unit that its stage does not hold. Pure
-/// arithmetic, identical on every rank.
+/// unit; of a unit that is kept as codes, of as many as share a scale. Padding, there and behind
+/// the last part of a vocabulary, is in no piece: it holds zeros. With pipeline stages, a rank has
+/// nothing of a unit that its stage does not hold. Pure arithmetic, identical on every rank.
 class ShardLayout {
  public:
   /// `table` is borrowed and must outlive the layout. All parameters of a unit must be sharded, and
   /// have copies, along the same axes; all are frozen, or none, and all are always fp32, or none.
   /// Replicas that train apart hold copies only of frozen parameters. Throws a user error that
-  /// names a parameter that does not divide as its placement says.
+  /// names a parameter that does not divide as its placement says, or whose codes do not.
   ShardLayout(const model::ParameterTable& table, std::vector<Unit> units, comm::ParallelDims dims,
               Placements placements);
   /// Makes all parameters whole, sharded along the axis `shard`.
@@ -57,15 +58,16 @@ class ShardLayout {
               const comm::ParallelDims& dims);
 
   struct PlacedUnit : Unit {
-    comm::AxisSet sharded;      ///< axes that shard it
-    comm::AxisSet replicas;     ///< axes along which ranks with copies have other gradients
-    std::vector<int> stages;    ///< whose ranks hold it (Placement::stages)
-    bool frozen;                ///< all of its parameters are; else none is
-    bool fp32;                  ///< likewise: model::is_fp32()
-    int shards;                 ///< ranks along `sharded`
-    std::int64_t numel;         ///< one rank's parts, without padding
-    std::int64_t padded_numel;  ///< shards * shard_numel
-    std::int64_t shard_numel;   ///< per rank
+    comm::AxisSet sharded;    ///< axes that shard it
+    comm::AxisSet replicas;   ///< axes along which ranks with copies have other gradients
+    std::vector<int> stages;  ///< whose ranks hold it (Placement::stages)
+    bool frozen;              ///< all of its parameters are; else none is
+    bool fp32;                ///< likewise: model::is_fp32()
+    std::optional<ops::CodeFormat> codes;  ///< likewise: Parameter::codes
+    int shards;                            ///< ranks along `sharded`
+    std::int64_t numel;                    ///< one rank's parts, without padding
+    std::int64_t padded_numel;             ///< shards * shard_numel
+    std::int64_t shard_numel;              ///< per rank
   };
   struct Place {
     std::size_t unit;

@@ -9,26 +9,11 @@
 
 #include "core/philox.hpp"
 #include "device/device.hpp"
+#include "sharding/shard_values.hpp"
 
 namespace llamesh::sharding {
 
 using device::MemoryKind;
-
-void upload_values(MemoryKind memory, const Tensor& to, std::span<const float> values) {
-  auto& stream = device::stream_of(memory);
-  if (to.dtype() == DType::f32) return device::upload(stream, to, values.data());
-  std::vector<bf16> cast(values.begin(), values.end());
-  device::upload(stream, to, cast.data());
-}
-
-void download_values(MemoryKind memory, std::span<float> values, const Tensor& from) {
-  auto& stream = device::stream_of(memory);
-  if (from.dtype() == DType::f32) return device::download(stream, values.data(), from);
-  std::vector<bf16> stored(values.size());
-  device::download(stream, stored.data(), from);
-  std::ranges::transform(stored, values.begin(),
-                         [](bf16 value) { return static_cast<float>(value); });
-}
 
 ShardedState::ShardedState(const ShardLayout& layout, comm::DeviceMesh& mesh,
                            const PrecisionOptions& precision, const std::vector<Moment>& moments,
@@ -134,10 +119,11 @@ void ShardedState::group_units() {
     const auto& unit = layout_.units()[u];
     auto group = std::ranges::find_if(groups_, [&](const Group& g) {
       return g.sharded == unit.sharded && g.replicas == unit.replicas && g.frozen == unit.frozen &&
-             g.fp32 == unit.fp32;
+             g.fp32 == unit.fp32 && g.codes == unit.codes;
     });
     if (group == groups_.end())
-      group = groups_.insert(group, {{}, {}, unit.sharded, unit.replicas, unit.frozen, unit.fp32});
+      group = groups_.insert(
+          group, {{}, {}, unit.sharded, unit.replicas, unit.frozen, unit.fp32, unit.codes});
     group->units.push_back(u);
     if (layout_.holds(u, rank_)) group->held.push_back(u);
   }
@@ -188,6 +174,7 @@ void ShardedState::place(Group& group, comm::DeviceMesh& mesh, DType compute_dty
 
 /// Allocates the weights of frozen units, in one buffer. Collective.
 void ShardedState::place_frozen(Group& group, comm::DeviceMesh& mesh, DType compute_dtype) {
+  if (group.codes) return place_codes(group);
   const device::ScopedMemoryTag use(device::MemoryUse::weights);
   const bool on_host = frozen_.memory == MemoryKind::host;
   auto& shard = mesh.along(group.sharded);
@@ -204,6 +191,25 @@ void ShardedState::place_frozen(Group& group, comm::DeviceMesh& mesh, DType comp
       weights.on_host = buffers_.back().tensor(compute_dtype, {count}, at * size_of(compute_dtype));
     frozen_.shards[u] = on_host ? weights.on_host : weights.shard;
     at += count;
+  }
+}
+
+/// Allocates codes for frozen units, in one buffer.
+void ShardedState::place_codes(const Group& group) {
+  const device::ScopedMemoryTag use(device::MemoryUse::weights);
+  std::vector<std::int64_t> bytes;
+  for (const auto u : group.held)
+    bytes.push_back(ops::BlockCodes::part_bytes(layout_.units()[u].shard_numel, *group.codes));
+  if (bytes.empty()) return;
+  buffers_.push_back(device::Buffer::in(
+      frozen_.memory, std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0})));
+  std::int64_t at = 0;
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    const auto u = group.held[i];
+    frozen_.shards[u] = buffers_.back().tensor(DType::i8, {bytes[i]}, at);
+    auto& weights = weights_[u];
+    (frozen_.memory == MemoryKind::host ? weights.on_host : weights.shard) = frozen_.shards[u];
+    at += bytes[i];
   }
 }
 
@@ -268,7 +274,9 @@ void ShardedState::initialize(std::uint64_t seed, float stddev, Units units) {
                             begin, parameter, seed, stddev, layout_.table().layers.size());
                      });
       const auto& weights = layout_.units()[u].frozen ? frozen_ : masters_;
-      upload_values(weights.memory, weights.shards[u].slice(piece.offset, piece.count), values);
+      values_of(layout_.units()[u], weights.memory, weights.shards[u])
+          .slice(piece.offset, piece.count)
+          .upload(values);
     }
   }
 }

@@ -29,7 +29,8 @@ struct ShardedTensor {
   std::string name;
   device::MemoryKind memory;
   /// Per unit: (shard_numel); empty for units that have none. A moment with only some of a unit's
-  /// parameters is shorter: their pieces follow one another.
+  /// parameters is shorter: their pieces follow one another. A unit that is kept as codes has those
+  /// (values_of()).
   std::vector<Tensor> shards;
   HasParameter has = nullptr;
   /// By parameter: elements in its unit's shard that this tensor leaves out before it. Empty: none.
@@ -39,16 +40,11 @@ struct ShardedTensor {
   Tensor of(std::size_t unit, const Piece& piece) const;
 };
 
-/// Copies fp32 values on the host to a dense shard, in its dtype.
-void upload_values(device::MemoryKind memory, const Tensor& to, std::span<const float> values);
-/// Copies a dense shard to the host as fp32.
-void download_values(device::MemoryKind memory, std::span<float> values, const Tensor& from);
-
 /// State that a rank keeps from step to step: its shards of the fp32 master weights, gradients and
 /// optimizer moments (fp32 or bf16), all in one kind of memory, and weights in the compute dtype if
-/// those are kept too. Of frozen units it has only the weights in the compute dtype. Fsdp gathers
-/// from it and reduces into it, the optimizer updates it, a checkpoint reads and fills it. Replicas
-/// that train apart each have a state of their own; what they share is in outer().
+/// those are kept too. Of frozen units it has only the weights, in the compute dtype or as codes.
+/// Fsdp gathers from it and reduces into it, the optimizer updates it, a checkpoint reads and fills
+/// it. Replicas that train apart each have a state of their own; what they share is in outer().
 class ShardedState {
  public:
   /// Collective over the mesh. `layout` is borrowed; `moments` are those of the optimizer, `outer`
@@ -67,7 +63,7 @@ class ShardedState {
   int rank() const { return rank_; }  ///< world rank
   /// Returns the fp32 weights of trained units.
   const ShardedTensor& masters() const { return masters_; }
-  /// Returns the weights of frozen units, in the compute dtype.
+  /// Returns the weights of frozen units, in the compute dtype or as codes.
   const ShardedTensor& frozen() const { return frozen_; }
   const ShardedTensor& gradients() const { return gradients_; }
   const std::vector<ShardedTensor>& moments() const { return moments_; }
@@ -89,10 +85,11 @@ class ShardedState {
   /// A unit's weights as its ranks gather them.
   struct Weights {
     /// (shard_numel) on the device: the masters, or their compute-dtype copy if that is kept or the
-    /// masters are offloaded. Empty if it is offloaded too.
+    /// masters are offloaded. Empty if it is offloaded too. A unit that is kept as codes has
+    /// those.
     Tensor shard;
     /// (shard_numel) in host memory, with offload: source for copies to the device, in the compute
-    /// dtype. For fp32 these are the masters themselves.
+    /// dtype or as codes. For fp32 these are the masters themselves.
     Tensor on_host;
     /// (shard_numel) compute-dtype copy in the same memory as the masters: `shard` or `on_host`.
     /// Code that changes masters must update it. Empty if there is none.
@@ -103,14 +100,15 @@ class ShardedState {
   };
   const Weights& weights(std::size_t unit) const { return weights_[unit]; }
   /// Unit indices whose shards share a pair of groups: the shard group and the replica group. All
-  /// are frozen, or none, and all are always fp32, or none. Gradient shards of the held ones are
-  /// contiguous, with zero padding, in memory for sums over the replicas, or over those that train
-  /// apart.
+  /// are frozen, or none, and all are always fp32, or none, or kept as the same codes. Gradient
+  /// shards of the held ones are contiguous, with zero padding, in memory for sums over the
+  /// replicas, or over those that train apart.
   struct Group {
     std::vector<std::size_t> units;
     std::vector<std::size_t> held;  ///< those that this rank's stage holds
     comm::AxisSet sharded, replicas;
     bool frozen, fp32;
+    std::optional<ops::CodeFormat> codes;
     bool stays_gathered = false;  ///< Weights::gathered, on every rank of the mesh or on none
     Tensor gradients = {};        ///< of the held units; empty if they are frozen
     /// Returns the dtype that its units are gathered in.
@@ -123,6 +121,7 @@ class ShardedState {
   ShardedTensor allocate(const Moment& moment, comm::DeviceMesh& mesh);
   void place(Group& group, comm::DeviceMesh& mesh, DType compute_dtype);
   void place_frozen(Group& group, comm::DeviceMesh& mesh, DType compute_dtype);
+  void place_codes(const Group& group);
   void place_on_device(Group& group, comm::DeviceMesh::Axis& shard, DType dtype,
                        DType compute_dtype);
 

@@ -7,6 +7,7 @@
 #include "core/dtype.hpp"
 #include "core/enum_names.hpp"
 #include "model/layers/precision.hpp"
+#include "ops/code_format.hpp"
 #include "sharding/spec_names.hpp"
 #include "sharding/strategy.hpp"
 #include "sharding/wrap_policy.hpp"
@@ -67,6 +68,11 @@ enum class ReduceDType : std::uint8_t {
 inline EnumNames<ReduceDType> enum_names(ReduceDType) {
   using enum ReduceDType;
   return {{{"auto", automatic}, {"int8", int8}, {"int4", int4}}};
+}
+
+/// Returns the codes of int8 or int4.
+inline ops::CodeFormat format_of(ReduceDType dtype) {
+  return dtype == ReduceDType::int8 ? ops::CodeFormat::int8 : ops::CodeFormat::int4;
 }
 
 /// `sharding:` section in the input file.

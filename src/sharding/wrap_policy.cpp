@@ -174,6 +174,7 @@ std::string to_text(const Line& line, std::int64_t layers) {
 struct Kind {
   UnitAxes axes;
   bool frozen, fp32;
+  std::optional<ops::CodeFormat> codes;
   bool operator==(const Kind&) const = default;
 };
 
@@ -189,6 +190,7 @@ std::string suffix_of(const Kind& kind, const std::vector<Kind>& kinds,
   if (!axes.empty()) words.push_back(axes);
   if (kind.fp32) words.emplace_back("fp32");
   if (kind.frozen) words.emplace_back("frozen");
+  if (kind.codes) words.emplace_back(name_of(*kind.codes));
   return words.empty() ? "" : fmt::format(" ({})", fmt::join(words, ", "));
 }
 
@@ -220,7 +222,7 @@ std::vector<Unit> make_units(const ParameterTable& table, const WrapOptions& opt
   std::vector<Unit> split;
   const auto kind_of = [&](ParameterId id) {
     return Kind{unit_axes(placements[index(id)], dims), table[id].frozen,
-                model::is_fp32(table[id].role)};
+                model::is_fp32(table[id].role), table[id].codes};
   };
   for (const auto& unit : make_units(table, options)) {
     const auto first = static_cast<std::ptrdiff_t>(split.size());

@@ -34,14 +34,6 @@ train::Inputs lora_inputs(const std::filesystem::path& folder) {
   return in;
 }
 
-void expect_alike(const Outcome& outcome, const Outcome& expected) {
-  ASSERT_EQ(outcome.losses.size(), expected.losses.size());
-  for (std::size_t i = 0; i < outcome.losses.size(); ++i) {
-    EXPECT_NEAR(outcome.losses[i], expected.losses[i], 1e-5 * expected.losses[i]) << "step " << i;
-    EXPECT_NEAR(outcome.norms[i], expected.norms[i], 1e-3 * expected.norms[i]) << "step " << i;
-  }
-}
-
 TEST(Lora, TrainsAlikeOnEveryMesh) {
   const SharedFolder folder;
   auto in = lora_inputs(folder.path());

@@ -477,6 +477,20 @@ TEST(Prediction, HoldsForFrozenParameters) {
     }
 }
 
+TEST(Prediction, HoldsForABaseAsCodes) {
+  for (const auto offload : {Offload::none, Offload::all})
+    for (const int ranks_per_node : {0, 1}) {
+      const TemporaryFolder folder;
+      auto in = predicted_inputs(folder);
+      in.model.lora = model::Lora{.rank = 3, .base = model::BaseDType::nf4};
+      in.sharding.strategy = Strategy::full_shard;
+      in.sharding.offload = offload;
+      in.mesh.ranks_per_node = ranks_per_node;
+      in.precision.parameters = DType::bf16;
+      expect_as_planned(in);
+    }
+}
+
 TEST(Prediction, HoldsForWhatASpecLeavesUnsharded) {
   const TemporaryFolder folder;
   auto in = predicted_inputs(folder);

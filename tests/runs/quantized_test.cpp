@@ -168,6 +168,20 @@ TEST(Quantized, GivesTheSameBitsFromSecondaryShards) {
     }
 }
 
+// What lies below the lowest trained layer is entered without a backward pass, and prefetches that.
+TEST(Quantized, GivesTheSameBitsFromSecondaryShardsAboveFrozenLayers) {
+  if (world().size() != 4) return;
+  const SharedFolder folder;
+  auto in = quantized_inputs(folder.path());
+  in.mesh.ranks_per_node = 2;
+  in.sharding.strategy = Strategy::full_shard;
+  in.sharding.gather = GatherDType::int8;
+  in.train.trained.freeze = {"model.embed_tokens", "model.layers.0"};
+  const auto plain = run(world(), in);
+  in.sharding.reshard_after_forward = ReshardAfterForward{2};
+  EXPECT_EQ(run(world(), in).masters, plain.masters);
+}
+
 // Of 8 bytes between nodes for each weight (bf16 twice, fp32 once), about 2 are left.
 TEST(Quantized, SendsAQuarterOfTheBytesBetweenNodes) {
   if (world().size() != 4) return;

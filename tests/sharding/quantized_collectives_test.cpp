@@ -115,7 +115,7 @@ TEST(QuantizedGather, GivesAllRanksTheSameRoundedNumbers) {
     for (const auto dtype : {DType::f32, DType::bf16}) {
       auto mesh = mesh_of("shard", per_node);
       auto& axis = mesh.axis("shard");
-      QuantizedGather gather(axis, 1, 1000, dtype);
+      QuantizedGather gather(axis, 1, 1000, dtype, CodeFormat::int8, GatherSource::numbers);
       QuantizationSquares expected;
       for (const auto numel : sizes()) {
         SCOPED_TRACE(::testing::Message() << numel << " numbers, " << per_node << " per node");
@@ -128,11 +128,11 @@ TEST(QuantizedGather, GivesAllRanksTheSameRoundedNumbers) {
         mesh.group(mesh.dims().all()).barrier();  // shared memory may now be freed
         std::vector<float> wanted;
         for (int r = 0; r < ranks; ++r) {
-          const Numbers one(rounded(numbers_of(r, 0, numel), 8), dtype);
+          const Numbers one(rounded(numbers_of(r, 0, numel), CodeFormat::int8), dtype);
           for (const float value : one.values()) wanted.push_back(value);
         }
         ASSERT_EQ(seen.values(), wanted);
-        const auto own = numbers_of(rank, 0, numel), as_sent = rounded(own, 8);
+        const auto own = numbers_of(rank, 0, numel), as_sent = rounded(own, CodeFormat::int8);
         for (std::size_t i = 0; i < own.size(); ++i)
           expected += {std::pow(own[i] - as_sent[i], 2.0), std::pow(own[i], 2.0)};
       }
@@ -213,7 +213,7 @@ TEST(QuantizedAllReduce, FeedsErrorsBack) {
   const auto& world = test::world();
   const int ranks = world.size(), rank = world.rank(), calls = 50;
   auto mesh = mesh_of("replicate", 1);
-  QuantizedAllReduce exchange(mesh.axis("replicate"), 1000, 1000, 4);
+  QuantizedAllReduce exchange(mesh.axis("replicate"), 1000, 1000, CodeFormat::int4);
   for (const auto numel : sizes()) {
     SCOPED_TRACE(::testing::Message() << numel << " numbers");
     const Numbers error(numel);
@@ -238,7 +238,7 @@ TEST(QuantizedAllReduce, AddsUpExactPartsInFp32) {
   const auto& world = test::world();
   const int ranks = world.size(), rank = world.rank();
   auto mesh = mesh_of("replicate", 1);
-  QuantizedAllReduce exchange(mesh.axis("replicate"), 1000, 300, 4);
+  QuantizedAllReduce exchange(mesh.axis("replicate"), 1000, 300, CodeFormat::int4);
   const auto numbers = numbers_of(rank, 0, 1000);
   const auto is_exact = [](std::size_t i) { return i < 3 || (i >= 250 && i < 500); };
   auto others = numbers;
@@ -263,9 +263,10 @@ TEST(QuantizedExchange, LeavesWhatIsNotFinite) {
   const int ranks = world.size();
   constexpr std::int64_t numel = 600;
   auto mesh = mesh_of("shard", 1);
-  QuantizedReduceScatter reduce(mesh, mesh.dims().all(), numel, 4);
-  QuantizedAllReduce all_reduce(mesh.axis("shard"), numel, 0, 4);
-  QuantizedGather gather(mesh.axis("shard"), 1, numel, DType::f32);
+  QuantizedReduceScatter reduce(mesh, mesh.dims().all(), numel, CodeFormat::int4);
+  QuantizedAllReduce all_reduce(mesh.axis("shard"), numel, 0, CodeFormat::int4);
+  QuantizedGather gather(mesh.axis("shard"), 1, numel, DType::f32, CodeFormat::int8,
+                         GatherSource::numbers);
   const auto bad = std::numeric_limits<float>::infinity();
   const auto count_of_bad = [](const Numbers& numbers) {
     return std::ranges::count_if(numbers.values(), [](float v) { return !std::isfinite(v); });

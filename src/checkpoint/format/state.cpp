@@ -57,7 +57,8 @@ std::vector<ShardIo> with_memory(const State& state, const std::vector<ShardSlic
             group.path, group.shards.size(), state.layout.units().size());
     const auto gap = group.gaps.empty() ? 0 : group.gaps[model::index(h.parameter)];
     transfers.push_back({datasets.at({h.group, h.parameter}), h.group, h.parameter, h.part, h.begin,
-                         group.shards[h.unit].slice(h.offset - gap, h.count), group.memory});
+                         values_of(state.layout.units()[h.unit], group.memory, group.shards[h.unit])
+                             .slice(h.offset - gap, h.count)});
   }
   return transfers;
 }

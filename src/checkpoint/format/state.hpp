@@ -11,6 +11,7 @@
 #include "checkpoint/format/manifest.hpp"
 #include "core/tensor.hpp"
 #include "device/buffer.hpp"
+#include "sharding/shard_values.hpp"
 #include "sharding/sharded_state.hpp"
 
 namespace llamesh::checkpoint {
@@ -82,8 +83,7 @@ struct ShardIo {
   model::ParameterId parameter;
   int part;            ///< of the dataset: DatasetEntry::parts
   std::int64_t begin;  ///< elements [begin, begin + values.numel()) of the part
-  Tensor values;       ///< (n) fp32 or bf16
-  device::MemoryKind memory;
+  sharding::ShardValues values;
 
   std::int64_t count() const { return values.numel(); }
 };

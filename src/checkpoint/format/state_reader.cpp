@@ -28,14 +28,15 @@ h5::Dataset open_dataset(const h5::File& file, const DatasetEntry& entry) {
 /// any other goes through `spare`.
 void read_transfer(SegmentReader& reader, const DatasetEntry& entry, const BoxRange& wanted,
                    const ShardIo& transfer, std::vector<float>& spare) {
-  const bool in_host =
-      device::host_accessible(transfer.memory) && transfer.values.dtype() == DType::f32;
+  const auto in_place = transfer.values.in_place();
   for (const auto& s : entry.segments) {
     const auto stored = entry.range(s);
     if (!shares_rows(stored, wanted)) continue;
     const std::int64_t at = s.begin - wanted.begin;
-    if (in_host && stored.box == wanted.box && at >= 0 && at + s.count <= wanted.count) {
-      reader.read_ahead(entry, s, transfer.values.slice(at, s.count).span<float>());
+    if (!in_place.empty() && stored.box == wanted.box && at >= 0 && at + s.count <= wanted.count) {
+      reader.read_ahead(
+          entry, s,
+          in_place.subspan(static_cast<std::size_t>(at), static_cast<std::size_t>(s.count)));
       continue;
     }
     bool is_read = false;
@@ -44,9 +45,8 @@ void read_transfer(SegmentReader& reader, const DatasetEntry& entry, const BoxRa
         spare.resize(static_cast<std::size_t>(s.count));
         reader.read(entry, s, spare);
       }
-      sharding::upload_values(transfer.memory, transfer.values.slice(to, count),
-                              std::span(spare).subspan(static_cast<std::size_t>(from),
-                                                       static_cast<std::size_t>(count)));
+      transfer.values.slice(to, count).upload(std::span(spare).subspan(
+          static_cast<std::size_t>(from), static_cast<std::size_t>(count)));
     });
   }
 }

@@ -73,12 +73,11 @@ void create_structure(const std::filesystem::path& path, const State& state,
 class HostView {
  public:
   /// Returns a view of at most segment_numel elements. Valid until the next call.
-  std::span<const float> of(const Tensor& values, device::MemoryKind memory) {
-    if (device::host_accessible(memory) && values.dtype() == DType::f32)
-      return values.span<float>();
+  std::span<const float> of(const sharding::ShardValues& values) {
+    if (const auto here = values.in_place(); !here.empty()) return here;
     if (!copy_) copy_ = device::Buffer::on_host(segment_numel * size_of(DType::f32));
     const auto copy = copy_.tensor(DType::f32, {values.numel()}).span<float>();
-    sharding::download_values(memory, copy, values);
+    values.download(copy);
     return copy;
   }
 
@@ -129,9 +128,8 @@ std::vector<Written> write_transfers(std::vector<h5::Dataset>& datasets,
     const auto& entry = entries[t.dataset];
     for_each_segment(t.count(), [&](std::int64_t at, std::int64_t count) {
       const ShardIo part{t.dataset, t.group,      t.parameter,
-                         t.part,    t.begin + at, t.values.slice(at, count),
-                         t.memory};
-      const auto values = source ? source(part) : host.of(part.values, part.memory);
+                         t.part,    t.begin + at, t.values.slice(at, count)};
+      const auto values = source ? source(part) : host.of(part.values);
       const Segment segment{t.begin + at, count, hash_of(values.data(), values.size_bytes()),
                             t.part};
       written.push_back({t.dataset, segment});

@@ -66,7 +66,7 @@ void import_hf(const std::filesystem::path& folder, const std::filesystem::path&
   const auto weights = open_hf_model(folder, shape, table, world);
   std::vector<float> read;
   const auto source = [&](const ShardIo& part) -> std::span<const float> {
-    if (state.groups[part.group].path != model_group) return part.values.span<float>();  // zeros
+    if (state.groups[part.group].path != model_group) return part.values.in_place();  // zeros
     read.resize(static_cast<std::size_t>(part.count()));
     weights->read(part.parameter, range_of(part, state), read);
     return read;

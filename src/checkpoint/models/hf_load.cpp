@@ -58,13 +58,12 @@ std::vector<ShardIo> transfers_of(const State& state, Part part) {
 template <class Make>
 void fill(const ShardIo& transfer, std::int64_t at, std::int64_t count, std::vector<float>& spare,
           const Make& make) {
-  if (device::host_accessible(transfer.memory) && transfer.values.dtype() == DType::f32)
-    return make(0, transfer.values.slice(at, count).span<float>());
+  const auto values = transfer.values.slice(at, count);
+  if (const auto here = values.in_place(); !here.empty()) return make(0, here);
   for (std::int64_t done = 0; done < count; done += segment_numel) {
     spare.resize(static_cast<std::size_t>(std::min(segment_numel, count - done)));
     make(done, std::span(spare));
-    sharding::upload_values(transfer.memory, transfer.values.slice(at + done, std::ssize(spare)),
-                            spare);
+    values.slice(done, std::ssize(spare)).upload(spare);
   }
 }
 

@@ -15,6 +15,8 @@
 #include "core/error.hpp"
 #include "model/description/config_json.hpp"
 #include "model/description/lora.hpp"
+#include "ops/code_format.hpp"
+#include "sharding/shard_values.hpp"
 
 namespace llamesh::checkpoint {
 namespace {
@@ -63,6 +65,40 @@ class CheckpointModel final : public StoredModel {
   h5::File file_;
   std::vector<const DatasetEntry*> entries_;  ///< by parameter; null: in the base model
   std::unique_ptr<StoredModel> base_;
+};
+
+/// Parameters that are kept as codes, as they stand for them.
+class RoundedModel final : public StoredModel {
+ public:
+  RoundedModel(std::unique_ptr<StoredModel> model, const model::ParameterTable& table)
+      : model_(std::move(model)), table_(table) {}
+
+  void read(model::ParameterId parameter, const BoxRange& range,
+            std::span<float> values) const override {
+    const auto& p = table_[parameter];
+    if (!p.codes) return model_->read(parameter, range, values);
+    const auto shared = ops::scale_numel(*p.codes);
+    for_each_run(p.shape, range, [&](std::int64_t begin, std::int64_t at, std::int64_t count) {
+      const auto first = begin / shared * shared;
+      const auto end = std::min((begin + count + shared - 1) / shared * shared, p.numel());
+      const auto whole = rounded(parameter, first, end - first);
+      std::copy_n(whole.begin() + (begin - first), count, values.begin() + at);
+    });
+  }
+
+ private:
+  /// Returns elements that have their scales to themselves.
+  std::vector<float> rounded(model::ParameterId parameter, std::int64_t first,
+                             std::int64_t count) const {
+    const auto& p = table_[parameter];
+    std::vector<float> values(static_cast<std::size_t>(count));
+    model_->read(parameter, {Box::whole(p.shape), first, count}, values);
+    sharding::round_to_codes(values, *p.codes);
+    return values;
+  }
+
+  std::unique_ptr<StoredModel> model_;
+  const model::ParameterTable& table_;
 };
 
 class MergedModel final : public StoredModel {
@@ -137,6 +173,8 @@ class MergedModel final : public StoredModel {
 std::unique_ptr<StoredModel> merge_adapters(std::unique_ptr<StoredModel> model,
                                             const model::ModelConfig& config,
                                             const model::ParameterTable& table) {
+  if (config.has_coded_base())
+    model = std::make_unique<RoundedModel>(std::move(model), table);
   return std::make_unique<MergedModel>(std::move(model), config, table);
 }
 

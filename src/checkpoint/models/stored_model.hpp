@@ -39,8 +39,8 @@ std::unique_ptr<StoredModel> open_model(const Location& location, const model::M
                                         ProveBase prove = ProveBase::yes);
 
 /// Merges adapters into their weights: returns the model of the config without them, whose weights
-/// are W + s B A, summed in fp32. `model` has the parameters of `table`, that of `config`, which
-/// has adapters.
+/// are W + s B A, summed in fp32, W as Lora::base rounds it. `model` has the parameters of `table`,
+/// that of `config`, which has adapters; both are borrowed.
 std::unique_ptr<StoredModel> merge_adapters(std::unique_ptr<StoredModel> model,
                                             const model::ModelConfig& config,
                                             const model::ParameterTable& table);

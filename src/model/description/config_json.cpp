@@ -21,6 +21,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* lora_key = "llamesh_lora";  // in checkpoints only
+constexpr const char* lora_base_key = "llamesh_lora_base";
 
 /// Keys that leave every model as it is, whatever their values: what transformers and other tools
 /// write about tokens, generation, provenance and how to load the weights.
@@ -93,6 +94,12 @@ ModelConfig read_model(const Json& json, const std::string& name) {
   c.family = family.name;
   family.read_config(keys, c);
   if (keys.has(lora_key)) c.lora = parse_adapter_config(keys.object(lora_key));
+  if (c.lora && keys.has(lora_base_key)) {
+    const auto base = value_of_name<BaseDType>(keys.text(lora_base_key));
+    validate(base.has_value(), "{}: {} is {}; this llamesh does not know it", name, lora_base_key,
+             keys.shown(lora_base_key));
+    c.lora->base = *base;
+  }
   keys.refuse_unknown(harmless_keys);
   try {
     return c.resolved();
@@ -121,14 +128,17 @@ std::string to_config_json(const ModelConfig& c, const std::string& dtype,
                            const std::string& base) {
   Json json = base.empty() ? Json::object() : parse_json_object(base, "config.json");
   if (auto part = language_part(json, "config.json")) json = std::move(part->config);
-  for (const auto* key : {"rope_parameters", "rope_scaling", "original_max_position_embeddings",
-                          "layer_types", "dtype", "torch_dtype", "quantization_config", lora_key})
+  for (const auto* key :
+       {"rope_parameters", "rope_scaling", "original_max_position_embeddings", "layer_types",
+        "dtype", "torch_dtype", "quantization_config", lora_key, lora_base_key})
     json.erase(key);
   const auto& family = family_named(c.family);
   json["architectures"] = {family.architecture};
   json["model_type"] = family.name;
   family.write_config(c, json);
   if (c.lora) json[lora_key] = to_adapter_config(*c.lora);
+  if (c.lora && c.lora->base != BaseDType::automatic)
+    json[lora_base_key] = name_in_inputs(c.lora->base);
   if (!dtype.empty()) json["torch_dtype"] = dtype;
   return json.dump(2);
 }

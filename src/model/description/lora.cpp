@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <ranges>
 #include <set>
 #include <string>
@@ -128,10 +129,19 @@ Parameter b_of(const Parameter& weight, const std::string& module, const Lora& l
   return b;
 }
 
+std::optional<ops::CodeFormat> codes_of(const Parameter& parameter, BaseDType base) {
+  const bool is_experts =
+      parameter.role == Role::expert_column || parameter.role == Role::expert_row;
+  if (!is_linear(parameter) && !(is_experts && parameter.is_matrix())) return {};
+  if (base == BaseDType::int8) return ops::CodeFormat::int8_by_64;
+  if (base == BaseDType::nf4) return ops::CodeFormat::nf4;
+  return {};
+}
+
 /// Copies a table, parameter by parameter.
 class TableCopy {
  public:
-  explicit TableCopy(const ParameterTable& from) : to_(from) {
+  TableCopy(const ParameterTable& from, BaseDType base) : to_(from), base_(base) {
     to_.parameters.clear();
     for (auto& module : to_.modules) module.parameters.clear();
   }
@@ -144,6 +154,7 @@ class TableCopy {
   void copy(Parameter parameter) {
     moved_.push_back(static_cast<ParameterId>(to_.parameters.size()));
     parameter.frozen = true;
+    parameter.codes = codes_of(parameter, base_);
     add(parameter);
   }
   ParameterTable table() {
@@ -158,6 +169,7 @@ class TableCopy {
 
  private:
   ParameterTable to_;
+  BaseDType base_;
   std::vector<ParameterId> moved_;  ///< new id by old one
 };
 
@@ -177,7 +189,7 @@ ParameterTable with_adapters(const ParameterTable& base, const ModelConfig& conf
   const auto& lora = *config.lora;
   validate(!lora.targets.empty(), "model.lora.targets is empty; name linear layers or all-linear");
   for (const auto& target : lora.targets) check_target(target, base);
-  TableCopy copy(base);
+  TableCopy copy(base, lora.base);
   std::vector<const Parameter*> adapted;  // weights of the layer
   const auto add_adapters = [&] {
     for (const auto* p : adapted) copy.add(a_of(*p, base[p->module].name, lora));

@@ -23,11 +23,11 @@ inline constexpr std::string_view lora_b_suffix = ".lora_B.weight";
 /// Returns true for A and B.
 bool is_adapter(const Parameter& parameter);
 
-/// Returns the table, frozen, with the adapters of config.lora after the other parameters of their
-/// layer: all A's in the layers' order, so that those which read the same input are neighbors,
-/// then all B's. Along the axis `tensor` they divide with their weight: B of a `column` weight by
-/// dim 0, A of a `row` weight by dim 1. Throws a user error for a target that matches no linear
-/// layer, or one that cannot have an adapter. Pure.
+/// Returns the table, frozen, with the codes of config.lora.base, and with the adapters after the
+/// other parameters of their layer: all A's in the layers' order, so that those which read the same
+/// input are neighbors, then all B's. Along the axis `tensor` they divide with their weight: B of a
+/// `column` weight by dim 0, A of a `row` weight by dim 1. Throws a user error for a target that
+/// matches no linear layer, or one that cannot have an adapter. Pure.
 ParameterTable with_adapters(const ParameterTable& base, const ModelConfig& config);
 
 /// Removes the targets of config.lora that name nothing in the model, and returns them: PEFT

@@ -164,6 +164,8 @@ std::string difference(const ModelConfig& then, const ModelConfig& now) {
   if (then.lora && now.lora) {
     keys.add("lora.alpha", then.lora->alpha, now.lora->alpha);
     keys.add("lora.rslora", then.lora->rslora, now.lora->rslora);
+    keys.add("lora.base", std::string(name_in_inputs(then.lora->base)),
+             std::string(name_in_inputs(now.lora->base)));
   }
   if (have_same_parameters(then, now)) return keys.text();
   const bool both_have_experts = then.num_experts > 0 && now.num_experts > 0;

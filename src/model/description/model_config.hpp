@@ -66,6 +66,17 @@ inline EnumNames<LoraInit> enum_names(LoraInit) {
   return {{{"kaiming_uniform", kaiming_uniform}, {"gaussian", gaussian}}};
 }
 
+/// Form in which the weights beside adapters are kept.
+enum class BaseDType : std::uint8_t {
+  automatic,  ///< precision.parameters
+  int8,       ///< matrices in decoder layers as codes (ops::CodeFormat::int8_by_64)
+  nf4,        ///< likewise (QLoRA, Dettmers et al. 2023)
+};
+inline EnumNames<BaseDType> enum_names(BaseDType) {
+  using enum BaseDType;
+  return {{{"auto", automatic}, {"int8", int8}, {"nf4", nf4}}};
+}
+
 /// Low-rank adapters beside linear layers (Hu et al. 2021): y = x W^T + scaling() (x A^T) B^T.
 /// Everything else is frozen.
 struct Lora {
@@ -77,6 +88,7 @@ struct Lora {
   bool rslora = false;  ///< scales by 1 / sqrt(rank) in place of 1 / rank (Kalajdzievski 2023)
   LoraInit init = LoraInit::kaiming_uniform;
   double dropout = 0;  ///< any other is refused
+  BaseDType base = BaseDType::automatic;
   double scaling() const;
 };
 
@@ -162,6 +174,8 @@ struct ModelConfig {
   }
   /// Returns true if keys and values follow from a latent (DeepSeek-AI 2024).
   bool has_latent_attention() const { return kv_lora_rank > 0; }
+  /// Returns true if weights beside adapters are kept as codes.
+  bool has_coded_base() const { return lora && lora->base != BaseDType::automatic; }
   /// Returns a value's dims, in a resolved config.
   std::int64_t value_dim() const { return has_latent_attention() ? v_head_dim : head_dim; }
   /// Returns the width of an expert.

@@ -8,6 +8,7 @@
 
 #include "core/box.hpp"
 #include "model/description/model_config.hpp"
+#include "ops/code_format.hpp"
 
 namespace llamesh::model {
 
@@ -95,6 +96,8 @@ struct Parameter {
   } taken = {};
   /// The run uses the parameter as it is: it has no gradient and no optimizer state.
   bool frozen = false;
+  /// Codes as which a frozen one is kept; none: it is in the compute dtype.
+  std::optional<ops::CodeFormat> codes = {};
 
   std::int64_t numel() const { return llamesh::numel(shape); }
   /// Returns the number of elements that a token takes.

@@ -170,7 +170,7 @@ void quantize_blocks(Stream& stream, const BlockCodes& q, Tensor x, Tensor squar
     with_type(x.dtype(), [&]<class T>(std::type_identity<T>) {
       for_each(q, x.numel(), [&](const Block& block, std::int64_t row) {
         Codes codes;
-        // What x lacks is zero.
+        // Numbers that x lacks count as zeros.
         std::memset(codes.at, q.format == CodeFormat::nf4 ? nf4_zero : 0, sizeof codes.at);
         const auto* from = x.as<T>() + block.first;
         const auto shared = scale_numel(q.format);

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "sharding/shard_values.hpp"
+
 namespace llamesh::train {
 namespace {
 

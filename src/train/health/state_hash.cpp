@@ -11,6 +11,7 @@
 #include "comm/mpi/exchange.hpp"
 #include "core/box.hpp"
 #include "core/hash.hpp"
+#include "sharding/shard_values.hpp"
 
 namespace llamesh::train {
 namespace {

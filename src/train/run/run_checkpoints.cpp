@@ -182,6 +182,12 @@ StartEvent RunCheckpoints::initialize_weights() {
   const auto weights = checkpoint::weights_of(trainer_.state());
   const auto begin = Clock::now();
   std::vector<std::string> folders;
+  comm::agree(world_, [&] {
+    validate(!setup_.inputs.model.has_coded_base() || pretrained.load_weights || world_.rank() != 0,
+             "model.lora.base: {} rounds the weights of a folder, to which checkpoints then refer; "
+             "set model.hf",
+             name_in_inputs(setup_.inputs.model.lora->base));
+  });
   if (!pretrained.load_weights)
     trainer_.draw(sharding::ShardedState::Units::all);
   else if (setup_.inputs.model.lora)

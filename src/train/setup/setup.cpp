@@ -268,7 +268,8 @@ data::ValidationData Setup::validation_data(const data::TokenStream& tokens, int
 }
 
 bool refers_to_base(const Inputs& in) {
-  return in.checkpoint.base == checkpoint::BaseWeights::reference && in.pretrained.load_weights;
+  return in.checkpoint.base == checkpoint::BaseWeights::reference &&
+         (in.pretrained.load_weights || in.model.has_coded_base());
 }
 
 std::string describe(const device::MemoryByUse& bytes) {
@@ -296,6 +297,10 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
   const auto& [freeze, only] = in.train.trained;
   validate(!in.model.lora || (freeze.empty() && only.empty()),
            "model.lora freezes everything but its adapters; leave train.freeze and train.only out");
+  validate(!in.model.has_coded_base() || in.checkpoint.base == checkpoint::BaseWeights::reference,
+           "model.lora.base: {} rounds the weights of a folder, to which checkpoints then refer; "
+           "leave checkpoint.base out",
+           name_in_inputs(in.model.lora->base));
   auto table = model::parameter_table(in.model);
   model::freeze_parameters(table, in.model, in.train.trained);
   setup.table = std::make_unique<const model::ParameterTable>(std::move(table));

@@ -86,8 +86,12 @@ std::string Trainer::describe() const {
   const auto products = bf16_products();
   const auto& peak = meter_.gemm_peak();
   const auto frozen = setup_.table->numel() - setup_.table->trained_numel();
+  const auto codes = in.model.has_coded_base()
+                         ? fmt::format(", matrices in {}", name_in_inputs(in.model.lora->base))
+                         : "";
   return fmt::format("{} parameters{} in {}, mesh {}, {}, {}, {} thread{} per rank{}{}",
-                     setup_.table->numel(), frozen == 0 ? "" : fmt::format(" ({} frozen)", frozen),
+                     setup_.table->numel(),
+                     frozen == 0 ? "" : fmt::format(" ({} frozen{})", frozen, codes),
                      sharding::describe(in.precision), comm::to_string(setup_.mesh),
                      sharding::name_of(in.sharding.strategy), device::description(), threads_,
                      threads_ == 1 ? "" : "s", peak ? ", " + peak->describe() : "",
