@@ -15,7 +15,7 @@ constexpr int threads = 256;
 constexpr int warps = threads / 32;
 constexpr int per_lane = static_cast<int>(BlockCodes::block) / 32;
 static_assert(per_lane == 8);
-/// Enough to fill a GPU; each warp has its own sums of squares.
+/// Enough to fill a GPU. Each warp has its own row of sums of squares.
 constexpr std::int64_t max_thread_blocks = BlockCodes::square_sums / warps;
 
 /// The codes as kernels find them.
@@ -256,8 +256,9 @@ void quantize_blocks(Stream& stream, const BlockCodes& q, Tensor x, Tensor squar
   if (blocks == 0) return;
   with_type(x.dtype(), [&]<class T>(std::type_identity<T>) {
     with_shape(q, x, [&]<CodeFormat format, bool whole>(Format<format>, std::bool_constant<whole>) {
-      launch(&quantize<format, whole, T>, {divide_up(blocks, warps)}, threads, 0, stream, layout,
-             blocks, x.as<T>(), x.numel(), squares ? squares.as<float>() : nullptr);
+      launch(&quantize<format, whole, T>, {std::min(divide_up(blocks, warps), max_thread_blocks)},
+             threads, 0, stream, layout, blocks, x.as<T>(), x.numel(),
+             squares ? squares.as<float>() : nullptr);
     });
   });
 }
