@@ -135,6 +135,28 @@ TEST(Plan, ShowsActiveParametersOfExperts) {
   EXPECT_EQ(dense.at("active_parameters"), dense.at("parameters"));
 }
 
+TEST(Plan, LlamaOf70BillionParametersInNf4FitsOneGpu) {
+  PlanArguments arguments;
+  arguments.inputs = test::source_file("inputs/tiny.yaml");
+  arguments.overrides = {"model.file=" + test::source_file("inputs/models/llama3-70b.yaml"),
+                         "model.lora={rank: 16, base: nf4}",
+                         "precision.parameters=bf16",
+                         "data.sequence_length=2048",
+                         "train.global_batch=1",
+                         "train.micro_batch=1",
+                         "memory.activation_checkpointing=full"};
+  arguments.output = Output::json;
+  const auto [code, json] = printed(arguments);
+  EXPECT_EQ(code, 0);
+  EXPECT_EQ(json.at("fits"), true);
+  // Matrices in 4 bits with a scale of 32 for each 64, embedding and head in bf16, adapters in fp32
+  // and bf16.
+  constexpr double matrices = 80.0 * (2 * 8192 * 8192 + 2 * 1024 * 8192 + 3.0 * 8192 * 28672);
+  const double weights = matrices * 4.5 / 8 + 2 * 2.0 * 128256 * 8192 +
+                         6 * json.at("trained_parameters").get<double>();
+  EXPECT_NEAR(json.at("alive_at_peak").at("weights").get<double>(), weights, 1e-3 * weights);
+}
+
 TEST(Plan, CountsMemoryCheckpointsInTheHostsMemory) {
   auto arguments = cluster("llama3-8b-1x8", 16);
   EXPECT_EQ(printed(arguments).json.at("memory_checkpoint_bytes"), 0);
