@@ -173,8 +173,7 @@ class MergedModel final : public StoredModel {
 std::unique_ptr<StoredModel> merge_adapters(std::unique_ptr<StoredModel> model,
                                             const model::ModelConfig& config,
                                             const model::ParameterTable& table) {
-  if (config.has_coded_base())
-    model = std::make_unique<RoundedModel>(std::move(model), table);
+  if (config.has_coded_base()) model = std::make_unique<RoundedModel>(std::move(model), table);
   return std::make_unique<MergedModel>(std::move(model), config, table);
 }
 
