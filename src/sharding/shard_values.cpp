@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <utility>
 #include <vector>
 
 #include "device/device.hpp"
@@ -69,8 +68,8 @@ void round_to_codes(std::span<float> values, ops::CodeFormat format) {
   ops::dequantize_blocks(device::host_stream(), numbers, host.codes());
 }
 
-ShardValues::ShardValues(MemoryKind memory, Tensor numbers)
-    : memory_(memory), numbers_(std::move(numbers)), codes_{}, count_(numbers_.numel()) {}
+ShardValues::ShardValues(MemoryKind memory, const Tensor& numbers)
+    : memory_(memory), numbers_(numbers), codes_{}, count_(numbers_.numel()) {}
 
 ShardValues::ShardValues(MemoryKind memory, const BlockCodes& codes)
     : memory_(memory), codes_(codes), count_(codes.part_numel) {

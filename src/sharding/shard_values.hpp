@@ -22,7 +22,7 @@ void round_to_codes(std::span<float> values, ops::CodeFormat format);
 class ShardValues {
  public:
   /// A dense tensor in fp32 or bf16.
-  ShardValues(device::MemoryKind memory, Tensor numbers);
+  ShardValues(device::MemoryKind memory, const Tensor& numbers);
   /// One part, whole.
   ShardValues(device::MemoryKind memory, const ops::BlockCodes& codes);
 

@@ -92,6 +92,13 @@ for case in none/auto none/int8 all/auto; do
   ran "outer-${case/\//-}" 4 --device cuda "${keys[@]}" checkpoint.every_steps=3 checkpoint.async=true
   close "replicas apart, offload ${case%/*}, exchanged as ${case#*/}" 4 "outer-${case/\//-}" "outer-cpu-${case/\//-}" 1e-5
 done
+"$program" convert --from "$work/cpu" --to "$work/base" >"$work/convert.log" 2>&1
+for case in 2/none 4/all; do
+  keys=("model.hf=$work/base" 'model.lora={rank: 3, base: nf4}' sharding.strategy=full_shard "sharding.offload=${case#*/}")
+  ran "nf4-cpu-${case%/*}" "${case%/*}" --device cpu "${keys[@]}"
+  ran "nf4-${case%/*}" "${case%/*}" --device cuda "${keys[@]}"
+  close "full_shard, ${case%/*} ranks, adapters beside NF4, sharding.offload=${case#*/}" 4 "nf4-${case%/*}" "nf4-cpu-${case%/*}" 1e-5
+done
 for case in full_shard/2/optimizer hybrid_shard/4/all no_shard/2/all; do
   IFS=/ read -r strategy ranks offload <<<"$case"
   ran "offload-$offload-$ranks" "$ranks" --device cuda "sharding.strategy=$strategy" "sharding.offload=$offload" \
