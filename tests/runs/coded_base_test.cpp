@@ -132,6 +132,7 @@ TEST(CodedBase, IsTheFolderRounded) {
   checkpoint::export_hf(checkpoint_of(base, "12"), original, {}, world());
   for (const auto& [form, dtype] :
        {std::pair(BaseDType::int8, DType::bf16), std::pair(BaseDType::nf4, DType::f32)}) {
+    if (sanitized && form == BaseDType::int8) continue;
     const auto name = fmt::format("-{}-{}", name_in_inputs(form), name_of(dtype));
     SCOPED_TRACE(name);
     auto in = coded_inputs(folder.path(), form);
