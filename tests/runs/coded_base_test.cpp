@@ -3,7 +3,6 @@
 #include <string>
 
 #include "checkpoint/models/hf_export.hpp"
-#include "ops/code_format.hpp"
 #include "runs/whole_run.hpp"
 #include "support.hpp"
 
@@ -104,6 +103,20 @@ TEST(CodedBase, HasExpertsToo) {
   expect_alike(run(world(), in), alone);
 }
 
+/// Returns inputs for a run that starts from a folder, which a run without adapters makes first.
+train::Inputs inputs_from_folder(const std::filesystem::path& folder, BaseDType base) {
+  auto first = model_inputs(folder);
+  first.run.folder += "-base";
+  run_to_the_end(first);
+  const auto original = folder / "original";
+  checkpoint::export_hf(checkpoint_of(first, "12"), original, {}, world());
+  auto in = coded_inputs(folder, base);
+  in.sharding.strategy = full_shard;
+  in.pretrained.hf = original.string();
+  in.pretrained.load_weights = true;
+  return in;
+}
+
 /// Returns the adapters and the merged model in a run's last checkpoint.
 std::vector<float> trained(const train::Inputs& in) {
   const auto table = parameter_table(in.model.resolved());
@@ -125,22 +138,16 @@ std::vector<float> trained(const train::Inputs& in) {
 /// with the rounded weights.
 TEST(CodedBase, IsTheFolderRounded) {
   const SharedFolder folder;
-  auto base = model_inputs(folder.path());
-  base.run.folder += "-base";
-  run_to_the_end(base);
-  const auto original = folder.path() / "original";
-  checkpoint::export_hf(checkpoint_of(base, "12"), original, {}, world());
+  const auto from_folder = inputs_from_folder(folder.path(), BaseDType::nf4);
   for (const auto& [form, dtype] :
        {std::pair(BaseDType::int8, DType::bf16), std::pair(BaseDType::nf4, DType::f32)}) {
     if (sanitized && form == BaseDType::int8) continue;
     const auto name = fmt::format("-{}-{}", name_in_inputs(form), name_of(dtype));
     SCOPED_TRACE(name);
-    auto in = coded_inputs(folder.path(), form);
+    auto in = from_folder;
     in.run.folder += name;
+    in.model.lora->base = form;
     in.precision.parameters = dtype;
-    in.sharding.strategy = full_shard;
-    in.pretrained.hf = original.string();
-    in.pretrained.load_weights = true;
     // Adapters that are as they start add nothing.
     auto untrained = in;
     untrained.run.folder += "-0";
@@ -169,15 +176,7 @@ TEST(CodedBase, IsTheFolderRounded) {
 
 TEST(CodedBase, ResumesExactly) {
   const SharedFolder folder;
-  auto base = model_inputs(folder.path());
-  base.run.folder += "-base";
-  run_to_the_end(base);
-  const auto original = folder.path() / "original";
-  checkpoint::export_hf(checkpoint_of(base, "12"), original, {}, world());
-  auto in = coded_inputs(folder.path(), BaseDType::nf4);
-  in.sharding.strategy = full_shard;
-  in.pretrained.hf = original.string();
-  in.pretrained.load_weights = true;
+  auto in = inputs_from_folder(folder.path(), BaseDType::nf4);
   run_to_the_end(in);
   const auto unbroken = trained(in);
   world().barrier();
