@@ -31,6 +31,9 @@ std::string drop_replaced(Node& root, const std::vector<std::string>& overrides,
 /// read its config.json if all shape keys are given.
 void include_model(Node& root, const std::string& name);
 
+/// Resolves the path in `reference.hf`.
+void include_reference(Node& root, const std::string& name);
+
 /// Returns true if an override is for a spec entry, "sharding.spec.NAME=...".
 bool is_spec_override(std::string_view text);
 

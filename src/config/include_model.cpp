@@ -174,6 +174,14 @@ std::string drop_replaced(Node& root, const std::vector<std::string>& overrides,
                      hf ? "model.hf" : "model.file", name, fmt::join(dropped, ", "));
 }
 
+void include_reference(Node& root, const std::string& name) {
+  Node* group = root.find("reference");
+  Node* hf = group == nullptr ? nullptr : group->find("hf");
+  if (hf == nullptr || hf->scalar.empty()) return;
+  hf->scalar = checkpoint::without_hf_prefix(hf->scalar);
+  hf->scalar = fs::absolute(resolve_path(*hf, name)).lexically_normal().string();
+}
+
 void include_model(Node& root, const std::string& name) {
   Node* model = root.find("model");
   if (model == nullptr) return;

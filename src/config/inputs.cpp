@@ -184,6 +184,12 @@ void complete(Inputs& in, const KeySource& source) {
   validate(!in.pretrained.load_weights || !in.pretrained.hf.empty(),
            "{}: model.load_weights is true, but model.hf is not set; set model.hf to the folder",
            source.of({"model.load_weights"}));
+  validate(in.train.objective != train::Objective::next_token ||
+               in.train.beta == train::TrainOptions().beta,
+           "{}: train.beta is {}, but train.objective is next_token, which has none; set "
+           "train.objective to dpo or ipo, or leave it out",
+           source.of({"train.beta", "train.objective"}), in.train.beta);
+  train::resolve_objective(in);
   complete_data(in, source);
   complete_evaluation(in, source);
   validate(
@@ -208,6 +214,7 @@ Inputs parse_inputs(const std::string& text, const std::string& name,
   const Node* model = root.find("model");
   const bool default_model = model == nullptr || model->members.empty();
   include_model(root, name);
+  include_reference(root, name);
   include_spec(root, of_spec, [&](const Node& path) { return resolve_path(path, name).string(); });
   validate_values(root, "");
   Inputs inputs;

@@ -193,6 +193,8 @@ void training_keys(Io& io, Inputs& in) {
       io.key("patience", in.train.early_stop.patience, at_least(0));
       io.key("min_delta", in.train.early_stop.min_delta, at_least(0));
     });
+    io.key("objective", in.train.objective);
+    io.key("beta", in.train.beta, above(0));
     io.automatic("threads", in.train.threads, from_to(0, 4096));
     io.key("freeze", in.train.trained.freeze);
     io.key("only", in.train.trained.only);
@@ -201,6 +203,7 @@ void training_keys(Io& io, Inputs& in) {
     io.key("gemm_sm_count_target", in.train.gemm_sm_count_target, from_to(0, 4096));
     io.key("gemm_table", in.train.gemm_table);
   });
+  io.section("reference", [&] { io.key("hf", in.reference.hf); });
   io.section("evaluate", [&] {
     io.key("every_steps", in.evaluate.every_steps, at_least(0));
     io.key("sequences", in.evaluate.sequences, at_least(0));

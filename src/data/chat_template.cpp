@@ -294,7 +294,8 @@ ConversationOptions conversation_options(const DataOptions& options) {
   ConversationOptions result{.chat_template = options.chat_template,
                              .loss_on = options.loss_on,
                              .reasoning = options.reasoning,
-                             .columns = options.columns};
+                             .columns = options.columns,
+                             .pairs = options.pairs};
   if (options.chat_template != ChatTemplate::automatic &&
       options.chat_template != ChatTemplate::jinja)
     return result;

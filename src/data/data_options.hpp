@@ -104,7 +104,7 @@ inline EnumNames<Reasoning> enum_names(Reasoning) {
 /// Fields' names in JSON records where they differ from those in jsonl.hpp; empty: they do not.
 struct RecordColumns {
   std::string text = {}, instruction = {}, input = {}, output = {}, prompt = {}, completion = {},
-              messages = {};
+              messages = {}, chosen = {}, rejected = {};
   bool operator==(const RecordColumns&) const = default;
 };
 struct RecordColumn {
@@ -112,10 +112,11 @@ struct RecordColumn {
   std::string RecordColumns::*member;
 };
 inline constexpr RecordColumn record_columns[] = {
-    {"text", &RecordColumns::text},        {"instruction", &RecordColumns::instruction},
-    {"input", &RecordColumns::input},      {"output", &RecordColumns::output},
-    {"prompt", &RecordColumns::prompt},    {"completion", &RecordColumns::completion},
-    {"messages", &RecordColumns::messages}};
+    {"text", &RecordColumns::text},         {"instruction", &RecordColumns::instruction},
+    {"input", &RecordColumns::input},       {"output", &RecordColumns::output},
+    {"prompt", &RecordColumns::prompt},     {"completion", &RecordColumns::completion},
+    {"messages", &RecordColumns::messages}, {"chosen", &RecordColumns::chosen},
+    {"rejected", &RecordColumns::rejected}};
 
 /// Files that are read as one stream.
 struct SourceOptions {
@@ -143,7 +144,9 @@ struct DataOptions {
   Packing packing = Packing::concatenate;  ///< of training data
   bool document_mask = false;              ///< a token only sees its own document
   std::int64_t eos_token = -1;             ///< for token files: ends a document; -1: not given
-  std::uint64_t seed = 0;                  ///< for random tokens; set from run.seed, not a key
+  bool pairs = false;      ///< records are document pairs (pair_records.hpp), each in one
+                           ///< sequence; set from train.objective, not a key
+  std::uint64_t seed = 0;  ///< for random tokens; set from run.seed, not a key
 
   /// Returns `sources`, or `train` as the only one; random tokens are one source for any names.
   /// Empty if neither names a file.

@@ -10,6 +10,7 @@
 #include "core/text.hpp"
 #include "data/chat_template.hpp"
 #include "data/jinja_template.hpp"
+#include "data/pair_records.hpp"
 
 namespace llamesh::data {
 namespace {
@@ -18,7 +19,7 @@ namespace {
 struct Job {
   std::string_view record;
   LineNumber where;
-  EncodedDocument document;
+  std::vector<EncodedDocument> documents;
   std::exception_ptr error;
 };
 
@@ -34,6 +35,13 @@ std::vector<Job> take_records(JsonRecords& records, std::size_t bytes) {
     jobs.push_back({{}, records.where(), {}, std::current_exception()});
   }
   return jobs;
+}
+
+/// Returns the record's document, or a pair's two.
+std::vector<Document> documents_of(const Job& job, const ConversationOptions& options) {
+  if (!options.pairs) return {parse_jsonl(job.record, job.where, options)};
+  auto pair = parse_pair(job.record, job.where, options);
+  return {std::move(pair[0]), std::move(pair[1])};
 }
 
 bool is_token(const TextSegment& segment) {
@@ -146,7 +154,8 @@ void JsonlSummary::add(const EncodedDocument& document) {
 
 std::string JsonlSummary::text() const {
   return fmt::format("{}, the first is {}; {} of {} tokens are in the loss",
-                     counted(documents_, "document"), first_form_, tokens_ - masked_, tokens_);
+                     pairs_ ? counted(documents_ / 2, "pair") : counted(documents_, "document"),
+                     first_form_, tokens_ - masked_, tokens_);
 }
 
 void encode_jsonl(const tokenizer::Tokenizer& tokenizer, const DocumentTokens& special,
@@ -164,8 +173,8 @@ void encode_jsonl(const tokenizer::Tokenizer& tokenizer, const DocumentTokens& s
         Job& job = jobs[i];
         if (job.error) continue;
         try {
-          const Document document = parse_jsonl(job.record, job.where, special.conversations);
-          job.document = encode(tokenizer, special, document, job.where);
+          for (const Document& document : documents_of(job, special.conversations))
+            job.documents.push_back(encode(tokenizer, special, document, job.where));
         } catch (...) {
           job.error = std::current_exception();
         }
@@ -179,7 +188,7 @@ void encode_jsonl(const tokenizer::Tokenizer& tokenizer, const DocumentTokens& s
     }
     for (const Job& job : jobs) {
       if (job.error) std::rethrow_exception(job.error);
-      sink(job.document, job.record, job.where);
+      for (const auto& document : job.documents) sink(document, job.record, job.where);
     }
   }
 }

@@ -42,17 +42,20 @@ EncodedDocument encode(const tokenizer::Tokenizer& tokenizer, const DocumentToke
 /// Notes for users about the documents in their files.
 class JsonlSummary {
  public:
+  /// `pairs`: documents are those of pairs.
+  explicit JsonlSummary(bool pairs = false) : pairs_(pairs) {}
   void add(const EncodedDocument& document);
   bool empty() const { return documents_ == 0; }
   /// Returns e.g. "3 documents, the first is a conversation; 12 of 40 tokens are in the loss".
   std::string text() const;
 
  private:
+  bool pairs_;
   std::int64_t documents_ = 0, tokens_ = 0, masked_ = 0;
   std::string_view first_form_;
 };
 
-/// Callback that receives a document and its source record.
+/// Callback that receives a document and its source record; a pair's two come one after the other.
 using DocumentSink = std::function<void(const EncodedDocument& document, std::string_view record,
                                         const LineNumber& where)>;
 

@@ -265,7 +265,11 @@ std::size_t object_size(std::string_view text, const LineNumber& where) {
 
 Document parse_jsonl(std::string_view record, const LineNumber& where,
                      const ConversationOptions& options) {
-  RecordFields fields = read_fields(record, where, options);
+  return document_from(read_fields(record, where, options), record, where, options);
+}
+
+Document document_from(RecordFields fields, std::string_view record, const LineNumber& where,
+                       const ConversationOptions& options) {
   const bool may_be_text =
       !(fields.messages || fields.prompt_messages || fields.completion_messages ||
         fields.instruction || (fields.prompt && fields.completion));
@@ -278,6 +282,8 @@ Document parse_jsonl(std::string_view record, const LineNumber& where,
            "the field",
            where);
   auto document = document_of(fields, where, options.loss_on);
+  validate(document || !(fields.rejected || fields.rejected_messages),
+           "{}: has 'rejected', so the record is a pair; set train.objective to dpo or ipo", where);
   validate(document.has_value(),
            "{}: has neither 'messages', nor 'instruction' and 'output', nor 'prompt' and "
            "'completion', nor 'text'{}",

@@ -53,6 +53,7 @@ struct ConversationOptions {
   LossOn loss_on = LossOn::assistant;
   Reasoning reasoning = Reasoning::refuse;
   RecordColumns columns = {};
+  bool pairs = false;  ///< records are pairs (pair_records.hpp)
 };
 
 /// A record's position, for messages: "'f.jsonl', line 7" or "'f.json', record 3 (line 7)".
@@ -89,6 +90,12 @@ struct LineNumber {
 /// record.
 Document parse_jsonl(std::string_view record, const LineNumber& where,
                      const ConversationOptions& options = {});
+
+struct RecordFields;  // record_fields.hpp
+
+/// Returns the document that a record with these fields makes, like parse_jsonl().
+Document document_from(RecordFields fields, std::string_view record, const LineNumber& where,
+                       const ConversationOptions& options);
 
 /// Returns true for file names that are read as records: .jsonl and .json.
 bool has_json_name(std::string_view path);

@@ -107,7 +107,7 @@ void LossMaskWriter::commit(std::int64_t tokens) {
     return;
   }
   fill(tokens, 1);
-  const auto header = numpy_header_of_bytes(tokens);
+  const auto header = numpy_header("|u1", tokens);
   file_->write(0, header.data(), std::ssize(header));
   file_->sync();
   rename_path(temporary_, path_);

@@ -80,9 +80,9 @@ NumpyArray numpy_array(std::span<const std::uint8_t> file, const std::string& pa
   return {std::string(dtype), *size, file.subspan(begin + bytes)};
 }
 
-std::string numpy_header_of_bytes(std::int64_t size) {
+std::string numpy_header(const std::string& dtype, std::int64_t size) {
   const auto dictionary =
-      fmt::format("{{'descr': '|u1', 'fortran_order': False, 'shape': ({},), }}", size);
+      fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({},), }}", dtype, size);
   constexpr std::size_t length = numpy_header_bytes - 10;
   std::string header(magic);
   header += {1, 0, static_cast<char>(length), 0};

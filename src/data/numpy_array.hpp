@@ -21,9 +21,9 @@ bool has_numpy_header(std::span<const std::uint8_t> file);
 /// another number of dimensions.
 NumpyArray numpy_array(std::span<const std::uint8_t> file, const std::string& path);
 
-/// Header of a .npy file with bytes as elements, always this long.
+/// Length of the headers that numpy_header() returns.
 inline constexpr std::int64_t numpy_header_bytes = 128;
-/// Returns the header for `size` elements of type uint8.
-std::string numpy_header_of_bytes(std::int64_t size);
+/// Returns the header for an array with `size` elements of a NumpyArray::dtype.
+std::string numpy_header(const std::string& dtype, std::int64_t size);
 
 }  // namespace llamesh::data

@@ -53,7 +53,8 @@ PackedSequences::PackedSequences(const TokenStream& stream, Packing packing,
 void PackedSequences::find_pieces(const TokenStream& stream) {
   const std::int64_t longest = sequence_length_ + 1;
   for (std::int64_t begin = 0; begin < stream.size();) {
-    const std::int64_t end = stream.next_document(begin + 1, stream.size());
+    std::int64_t end = stream.next_document(begin + 1, stream.size());
+    if (stream.has_pairs()) end = stream.next_document(end + 1, stream.size());
     ++documents_;
     if (end - begin > longest) {
       ++split_documents_;

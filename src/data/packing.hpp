@@ -18,7 +18,8 @@ struct PackedPiece {
 /// T + 1 tokens together; each piece's tokens but the first are targets. A document with more than
 /// T + 1 tokens is split into pieces of T + 1 tokens that share one token with the piece before, so
 /// every prediction within a document is in one sequence, and none crosses documents. Documents
-/// with one token have nothing to predict and are left out.
+/// with one token have nothing to predict and are left out. The two documents of a pair are one
+/// piece, and count as one; they fit (TokenizedText).
 ///
 /// best_fit: the longest pieces first, each into the sequence that it fills best; the first of
 /// equal ones goes first (best-fit decreasing, as in Ding et al., "Fewer Truncations Improve

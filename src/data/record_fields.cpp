@@ -78,13 +78,16 @@ enum class Field : std::uint8_t {
   completion,
   system,
   messages,
+  chosen,
+  rejected,
 };
 using enum Field;
 constexpr std::pair<std::string_view, Field> field_names[] = {
     {"text", text},         {"instruction", instruction}, {"input", input},
     {"output", output},     {"response", response},       {"context", context},
     {"prompt", prompt},     {"completion", completion},   {"system", system},
-    {"messages", messages}, {"conversations", messages},  {"conversation", messages}};
+    {"messages", messages}, {"conversations", messages},  {"conversation", messages},
+    {"chosen", chosen},     {"rejected", rejected}};
 
 /// Returns the role that ShareGPT's `from` names.
 std::string role_of(std::string from) {
@@ -258,12 +261,16 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
     return field == messages     ? &fields_.messages
            : field == prompt     ? &fields_.prompt_messages
            : field == completion ? &fields_.completion_messages
+           : field == chosen     ? &fields_.chosen_messages
+           : field == rejected   ? &fields_.rejected_messages
                                  : nullptr;
   }
   std::string& key_of(Field list) {
-    return list == messages ? fields_.messages_key
-           : list == prompt ? fields_.prompt_key
-                            : fields_.completion_key;
+    return list == messages     ? fields_.messages_key
+           : list == prompt     ? fields_.prompt_key
+           : list == completion ? fields_.completion_key
+           : list == chosen     ? fields_.chosen_key
+                                : fields_.rejected_key;
   }
   /// Returns the destination for a string at this place, or null.
   std::optional<std::string>* target() {
@@ -273,7 +280,8 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
           {input, &fields_.input},       {output, &fields_.output},
           {response, &fields_.response}, {context, &fields_.context},
           {prompt, &fields_.prompt},     {completion, &fields_.completion},
-          {system, &fields_.system}};
+          {system, &fields_.system},     {chosen, &fields_.chosen},
+          {rejected, &fields_.rejected}};
       for (const auto& [name, field] : known)
         if (field_ == name) return field;
     }

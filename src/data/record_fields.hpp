@@ -31,7 +31,10 @@ struct RecordFields {
   std::optional<std::string> prompt, completion;
   std::optional<std::string> system;  ///< beside `messages`
   std::optional<Messages> messages, prompt_messages, completion_messages;
-  std::string messages_key, prompt_key, completion_key;  ///< the lists' names in the record
+  std::optional<std::string> chosen, rejected;  ///< of a pair (pair_records.hpp)
+  std::optional<Messages> chosen_messages, rejected_messages;
+  /// The lists' names in the record.
+  std::string messages_key, prompt_key, completion_key, chosen_key, rejected_key;
   std::string_view unread;  ///< name of a field that would change the document; empty: none
   std::string_view advice;  ///< what to do about it
 };

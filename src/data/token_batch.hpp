@@ -10,6 +10,13 @@
 
 namespace llamesh::data {
 
+/// A document pair in a batch.
+struct PairOfBatch {
+  std::size_t source = 0;                   ///< the stream, as the batch's reader counts them
+  std::int64_t number = 0;                  ///< in the stream
+  std::array<std::int64_t, 2> tokens = {};  ///< in the loss, per document
+};
+
 /// One micro-batch on one rank: B sequences with T tokens each, or with T tokens of each if ranks
 /// divide them.
 struct TokenBatch {
@@ -19,6 +26,10 @@ struct TokenBatch {
   /// target is always in its token's document. Empty unless the stream masks documents: then a
   /// token attends to its whole row so far.
   std::vector<std::int32_t> document_starts;
+  /// (B, T): each token's document, 2 p or 2 p + 1 of pair p in `pairs`; -1: none. Empty unless the
+  /// stream has pairs.
+  std::vector<std::int32_t> documents;
+  std::vector<PairOfBatch> pairs;  ///< in all rows, in order; whole ones if ranks divide sequences
 
   /// Allocates B x T.
   TokenBatch(std::int64_t sequences, std::int64_t sequence_length);
@@ -29,11 +40,17 @@ struct TokenBatch {
   void set_row(std::int64_t row, const TokenStream& stream, std::int64_t sequence);
   /// Fills a row with pieces of documents from the stream, at most T + 1 tokens. Only tokens in the
   /// piece that they belong to are targets. The rest is token 0, in a document of its own, and
-  /// ignored targets.
-  void set_row(std::int64_t row, const TokenStream& stream, std::span<const PackedPiece> pieces);
+  /// ignored targets. Rows with pairs are filled in order; `source` is theirs.
+  void set_row(std::int64_t row, const TokenStream& stream, std::span<const PackedPiece> pieces,
+               std::size_t source = 0);
   /// Fills all rows with two pieces of those in `whole`, which begin at these positions: the first
   /// has T / 2 tokens.
   void set_part(const TokenBatch& whole, const std::array<std::int64_t, 2>& positions);
+
+ private:
+  std::span<std::int32_t> row_of_pairs(std::int64_t row, const TokenStream& stream);
+  std::int32_t add_document(const TokenStream& stream, const PackedPiece& document,
+                            std::span<const std::int32_t> targets_of_it, std::size_t source);
 };
 
 }  // namespace llamesh::data

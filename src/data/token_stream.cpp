@@ -220,6 +220,13 @@ std::int64_t TokenStream::next_document(std::int64_t from, std::int64_t limit) c
   return limit;
 }
 
+std::int64_t TokenStream::document_at(std::int64_t begin) const {
+  const auto documents = tokenized_->documents();
+  const auto found = std::ranges::lower_bound(documents, begin);
+  expects(found != documents.end() && *found == begin, "no document begins at token {}", begin);
+  return found - documents.begin();
+}
+
 std::int64_t TokenStream::next_random_document(std::int64_t from, std::int64_t limit) const {
   std::vector<std::int32_t> before(static_cast<std::size_t>(limit - from));
   read(from - 1, before);

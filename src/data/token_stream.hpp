@@ -59,6 +59,14 @@ class TokenStream {
   std::int64_t next_target(std::int64_t from, std::int64_t limit) const;
   /// Returns DataOptions::document_mask.
   bool masks_documents() const { return options_.document_mask; }
+  /// Returns DataOptions::pairs.
+  bool has_pairs() const { return options_.pairs; }
+  /// Returns DataOptions::packing.
+  Packing packing() const { return options_.packing; }
+  /// Returns the number of the document in tokenized text that begins at token `begin`. Pair p has
+  /// the documents 2 p, which is preferred, and 2 p + 1.
+  std::int64_t document_at(std::int64_t begin) const;
+  std::int64_t pairs() const { return std::ssize(tokenized_->documents()) / 2; }
   /// Returns true if the options need to know where documents begin: to mask or to pack them.
   bool knows_documents() const { return options_.document_mask || options_.packs_documents(); }
   /// Returns the first token in [from, limit) that begins a document, or `limit`, which is at most

@@ -2,6 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string_view>
 #include <utility>
@@ -50,22 +51,53 @@ void log_example(const tokenizer::Tokenizer& tokenizer, const EncodedDocument& d
   spdlog::info("{}, what is learned in {{+ +}}: {}{}", where, line, is_cut ? "..." : "");
 }
 
+/// Finds pairs that do not fit into a sequence.
+class LongPairs {
+ public:
+  explicit LongPairs(std::int64_t sequence_length) : limit_(sequence_length + 1) {}
+  void add(std::int64_t tokens, const LineNumber& where) {
+    if (tokens <= limit_) return;
+    if (++count_ == 1) first_ = fmt::format("{}: the pair has {} tokens", where, tokens);
+    longest_ = std::max(longest_, tokens);
+  }
+  /// Throws a user error if there are some.
+  void check() const {
+    validate(count_ == 0,
+             "{}, prompts included, and a sequence takes both answers whole, {} tokens; set "
+             "data.sequence_length to {}, or remove {}",
+             first_, limit_, longest_ - 1,
+             count_ == 1 ? "it" : fmt::format("all {} such pairs", count_));
+  }
+
+ private:
+  std::int64_t limit_, count_ = 0, longest_ = 0;
+  std::string first_;
+};
+
 void add_jsonl(Tokens& tokens, std::string_view text, const std::string& path,
-               const tokenizer::Tokenizer& tokenizer, const DocumentTokens& special) {
+               const tokenizer::Tokenizer& tokenizer, const DocumentTokens& special,
+               std::int64_t sequence_length) {
   const std::int64_t before = tokens.ids.size();
-  JsonlSummary summary;
-  encode_jsonl(tokenizer, special, text, path, tokenizer::available_threads(),
-               [&](const EncodedDocument& document, std::string_view, const LineNumber& where) {
-                 const std::int64_t begin = tokens.ids.size();
-                 if (begin == 0 && !document.masked_ranges.empty())
-                   log_example(tokenizer, document, where);
-                 summary.add(document);
-                 tokens.documents.push_back(begin);
-                 for (const std::int64_t edge : document.masked_ranges)
-                   tokens.masked_ranges.push_back(begin + edge);
-                 tokens.ids.append(document.ids);
-               });
+  const bool pairs = special.conversations.pairs;
+  JsonlSummary summary(pairs);
+  LongPairs too_long(sequence_length);
+  encode_jsonl(
+      tokenizer, special, text, path, tokenizer::available_threads(),
+      [&](const EncodedDocument& document, std::string_view, const LineNumber& where) {
+        const std::int64_t begin = tokens.ids.size();
+        const bool is_second = pairs && tokens.documents.size() % 2 == 1;
+        if (tokens.documents.size() <= (is_second ? 1 : 0) && !document.masked_ranges.empty())
+          log_example(tokenizer, document, where);
+        if (is_second)
+          too_long.add(begin - tokens.documents.back() + std::ssize(document.ids), where);
+        summary.add(document);
+        tokens.documents.push_back(begin);
+        for (const std::int64_t edge : document.masked_ranges)
+          tokens.masked_ranges.push_back(begin + edge);
+        tokens.ids.append(document.ids);
+      });
   validate(tokens.ids.size() > before, "data file '{}' contains no document", path);
+  too_long.check();
   spdlog::info("'{}': {}", path, summary.text());
 }
 
@@ -116,7 +148,7 @@ TokenizedText::TokenizedText(const DataOptions& options, std::span<const std::st
   for (const std::string& path : files) {
     const MappedFile mapped(path);
     if (options.format == Format::jsonl)
-      add_jsonl(tokens, text_of(mapped), path, tokenizer, special);
+      add_jsonl(tokens, text_of(mapped), path, tokenizer, special, options.sequence_length);
     else
       add_text(tokens, text_of(mapped), tokenizer);
     mapped.check();

@@ -88,12 +88,15 @@ void TrainingData::read(SourceSequence at, TokenBatch& batch, std::int64_t row) 
   if (packed_.empty())
     batch.set_row(row, streams_[at.source], at.sequence);
   else
-    batch.set_row(row, streams_[at.source], packed_[at.source].pieces(at.sequence));
+    batch.set_row(row, streams_[at.source], packed_[at.source].pieces(at.sequence), at.source);
 }
 
 std::string TrainingData::describe_packing(std::size_t source) const {
   if (packed_.empty()) return "";
   const PackedSequences& packed = packed_[source];
+  if (streams_[source].has_pairs())
+    return fmt::format(" from {}, {:.2f} % padding", count_of(packed.documents(), "pair"),
+                       100 * packed.padding());
   return fmt::format(" from {} ({} longer than a sequence{}), {:.2f} % padding",
                      count_of(packed.documents(), "document"), packed.split_documents(),
                      packed.cut_documents() == 0

@@ -26,6 +26,7 @@ class TrainingData {
   /// constructor.
   static std::vector<TokenizedText> tokenize(const DataOptions& options, std::int64_t vocab_size);
 
+  std::size_t sources() const { return streams_.size(); }
   /// Returns source `source`.
   const TokenStream& stream(std::size_t source) const { return streams_[source]; }
   /// Returns the sampler, which maps a position in the run to source and sequence.

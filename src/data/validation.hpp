@@ -1,13 +1,16 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "data/loader.hpp"
+#include "data/packing.hpp"
 #include "data/token_batch.hpp"
 
 namespace llamesh::data {
 
-/// Validation data in file order, with every prediction in its sequences exactly once. Sequence (k
+/// Validation data in file order, with every prediction in its sequences exactly once, or with
+/// every pair, packed as for training. Sequence (k
 /// * ranks + r) * micro_batch + i is row i in batch k on rank r. The last sequence may be short,
 /// and some ranks may run out early: missing rows have ignored targets, so that every rank has the
 /// same number of batches.
@@ -32,6 +35,7 @@ class ValidationData {
  private:
   const TokenStream& stream_;
   BatchPartition partition_;
+  std::optional<PackedSequences> packed_;  ///< of pairs
   std::int64_t sequences_;
   bool is_whole_ = true;
   std::int64_t batches_;

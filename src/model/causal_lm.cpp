@@ -26,10 +26,11 @@ CausalLM::CausalLM(const ModelConfig& config, const ParameterTable& table, std::
       batch_(batch),
       sequence_(sequence),
       traits_(traits_of(config_)),
-      activations_(config_, table, traits_,
-                   {batch, sequence, tensor.residual({batch * sequence, config.hidden_size}),
-                    tensor.size(), precision.dtype, purpose, experts.size(), precision.linear},
-                   memory, chunks),
+      activations_(
+          config_, table, traits_,
+          {batch, sequence, tensor.residual({batch * sequence, config.hidden_size}), tensor.size(),
+           precision.dtype, purpose, experts.size(), precision.linear, context.size()},
+          memory, chunks),
       rope_(stream_, config_, traits_, context.size() * sequence),
       balance_(config_, table, batch * sequence, std::move(data), tensor.rank() == 0) {
   check_positions(config, context.size() * sequence);
@@ -123,10 +124,10 @@ void CausalLM::backward(Weights& weights, const Batch& batch, const Place& place
   const auto guard = enter_root(weights, chunk, Pass::backward);
   const BlockContext ctx = training_context(weights, batch, gradient);
   const bool is_last = chunk.layers.last == table_.layers.size();
-  if (is_last) head_backward(ctx, chunk.hidden, batch.targets, scale);
+  if (is_last) head_backward(ctx, chunk.hidden, batch, scale);
   balance_.begin_backward(stream_, place.micro_batch);
   layers_backward(ctx, chunk, batch.tokens);
-  if (is_last) losses_.add(stream_, activations_.losses);
+  if (is_last) add_losses(batch.pairs);
 }
 
 void CausalLM::evaluate(Weights& weights, const Batch& batch) {
@@ -141,8 +142,8 @@ void CausalLM::evaluate(Weights& weights, const Batch& batch, const Place& place
   const BlockContext ctx = context(weights, batch, Pass::evaluate);
   run_forward(ctx, batch, chunk, in, out);
   if (chunk.layers.last != table_.layers.size()) return;
-  head(ctx, chunk.hidden, batch.targets);
-  losses_.add(stream_, activations_.losses);
+  head(ctx, chunk.hidden, batch);
+  add_losses(batch.pairs);
 }
 
 void CausalLM::logits(Weights& weights, const Batch& batch, Tensor logits) {
@@ -180,7 +181,7 @@ void CausalLM::cross_entropy(ops::CrossEntropyCall call) {
 /// exists. Calls per_chunk(first, logits) after each chunk; if it is null, logits are kept.
 template <class PerChunk>
 void CausalLM::chunked_losses(const BlockContext& ctx, const Tensor& normed, const Tensor& targets,
-                              float scale, PerChunk per_chunk) {
+                              const Slopes& slopes, PerChunk per_chunk) {
   constexpr bool train = !std::is_same_v<PerChunk, std::nullptr_t>;
   const Activations& a = activations_;
   const Tensor weight = ctx.weights.parameter(table_.lm_head.weight);
@@ -193,16 +194,54 @@ void CausalLM::chunked_losses(const BlockContext& ctx, const Tensor& normed, con
                    .logits = logits,
                    .targets = targets.slice(first, count),
                    .gradient = train ? ops::WithGradient::yes : ops::WithGradient::no,
-                   .scale = scale});
+                   .scale = slopes.scale,
+                   .row_factors = slopes.rows ? slopes.rows.slice(first, count) : Tensor()});
     if constexpr (train) per_chunk(first, logits);
   }
 }
 
-void CausalLM::head(const BlockContext& ctx, const Residual& hidden, const Tensor& targets) {
+void CausalLM::head(const BlockContext& ctx, const Residual& hidden, const Batch& batch) {
   const UnshardGuard norm(ctx.weights, table_.norm.module, ctx.pass);
   const UnshardGuard head(ctx.weights, table_.lm_head.module, ctx.pass);
   const Tensor normed = gathered(stream_, tensor_, final_norm(ctx, table_, activations_, hidden));
-  chunked_losses(ctx, normed, targets, 1.0F, nullptr);
+  chunked_losses(ctx, normed, batch.targets, {}, nullptr);
+  if (batch.pairs.documents) compare(batch.pairs);
+}
+
+/// Computes the pair losses from the token losses. Returns the derivative of their sum by
+/// each token's loss.
+Tensor CausalLM::compare(const PairsOfBatch& pairs) {
+  const Activations& a = activations_;
+  const auto documents = pairs.references.numel();
+  const Tensor log_probs = a.log_probs.slice(0, documents);
+  ops::log_probs_of_documents(stream_, log_probs, a.losses, pairs.documents);
+  context_.sum(log_probs);
+  ops::pair_losses(stream_, {.row_factors = a.row_factors,
+                             .results = pair_results(pairs),
+                             .log_probs = log_probs,
+                             .references = pairs.references,
+                             .tokens = pairs.tokens,
+                             .documents = pairs.documents,
+                             .loss = pairs.loss,
+                             .beta = pairs.beta});
+  return a.row_factors;
+}
+
+/// Returns (pair_results, P).
+Tensor CausalLM::pair_results(const PairsOfBatch& pairs) const {
+  const auto count = pairs.references.numel() / 2;
+  return activations_.pair_results.slice(0, ops::pair_results * count)
+      .reshape({ops::pair_results, count});
+}
+
+/// Adds a batch's losses to those that the caller takes.
+void CausalLM::add_losses(const PairsOfBatch& pairs) {
+  if (!pairs.documents) return losses_.add(stream_, activations_.losses);
+  if (context_.rank() > 0) return;  // all ranks of a sequence have the same
+  const Tensor results = pair_results(pairs);
+  if (results.numel() == 0) return;
+  losses_.add(stream_, results.slice_rows(0, 1));
+  pairs_.add(stream_, results);
 }
 
 namespace {
@@ -218,7 +257,8 @@ bool trains_only_head(const ParameterTable& table) {
 
 /// Fuses forward and backward through final norm and head: each chunk of logits turns into its own
 /// gradient at once, which gives the gradients for the head's weight and the hidden state.
-void CausalLM::head_backward(const BlockContext& ctx, const Residual& hidden, const Tensor& targets,
+/// Pair losses need all tokens' first, so these compute the logits once more.
+void CausalLM::head_backward(const BlockContext& ctx, const Residual& hidden, const Batch& batch,
                              float scale) {
   const UnshardGuard norm(ctx.weights, table_.norm.module, Pass::backward);
   const UnshardGuard head(ctx.weights, table_.lm_head.module, Pass::backward);
@@ -228,16 +268,22 @@ void CausalLM::head_backward(const BlockContext& ctx, const Residual& hidden, co
   const Tensor w = ctx.weights.parameter(table_.lm_head.weight);
   const bool only_head = trains_only_head(table_);
   GradientSlot dw = ctx.weights.gradient(table_.lm_head.weight);
-  chunked_losses(ctx, normed, targets, scale, [&](std::int64_t first, const Tensor& d_logits) {
-    const std::int64_t count = d_logits.rows();
-    if (!only_head)
-      ops::linear_backward_input(stream_, d_normed.slice_rows(first, count), d_logits, w,
-                                 Accumulate::no);
-    if (!dw.tensor) return;
-    ops::linear_backward_weight(stream_, dw.tensor, d_logits, normed.slice_rows(first, count),
-                                dw.accumulate);
-    dw.accumulate = Accumulate::yes;
-  });
+  Slopes slopes{.scale = scale};
+  if (batch.pairs.documents) {
+    chunked_losses(ctx, normed, batch.targets, {}, nullptr);
+    slopes.rows = compare(batch.pairs);
+  }
+  chunked_losses(ctx, normed, batch.targets, slopes,
+                 [&](std::int64_t first, const Tensor& d_logits) {
+                   const std::int64_t count = d_logits.rows();
+                   if (!only_head)
+                     ops::linear_backward_input(stream_, d_normed.slice_rows(first, count),
+                                                d_logits, w, Accumulate::no);
+                   if (!dw.tensor) return;
+                   ops::linear_backward_weight(stream_, dw.tensor, d_logits,
+                                               normed.slice_rows(first, count), dw.accumulate);
+                   dw.accumulate = Accumulate::yes;
+                 });
   if (only_head) return;
   stream_.wait(tensor_.reduce(ctx.delta));
   if (traits_.logit_scale != 1) ops::scale(stream_, ctx.delta, traits_.logit_scale);

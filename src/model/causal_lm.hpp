@@ -12,9 +12,20 @@
 #include "model/layers/router_balance.hpp"
 #include "model/layers/weights.hpp"
 #include "model/loss_sum.hpp"
+#include "model/pair_log.hpp"
 #include "ops/ops.hpp"
 
 namespace llamesh::model {
+
+/// P document pairs in a micro-batch. Pair p has the documents 2 p, which is preferred, and
+/// 2 p + 1. If ranks divide sequences, every rank has the numbers of whole documents.
+struct PairsOfBatch {
+  Tensor documents = {};   ///< (B, T) int32: each token's document; -1: none. Empty: no pairs
+  Tensor references = {};  ///< (2 P) fp32: log-probabilities under the reference model
+  Tensor tokens = {};      ///< (2 P) fp32: tokens of each document that are in the loss
+  ops::PairLoss loss = ops::PairLoss::dpo;
+  float beta = 0;
+};
 
 /// A micro-batch. tokens and targets are (B, T) int32; negative targets are excluded from the loss.
 /// If ranks divide sequences, T are those of one rank, in the positions of ContextParallel.
@@ -22,10 +33,13 @@ namespace llamesh::model {
 /// document_starts (B, T) int32 separates documents packed into a row: per token, the position of
 /// its document's first token. A token sees only its own document, and positions count from there.
 /// Empty: one document per row.
+///
+/// If `pairs` are there, the loss is that of document pairs.
 struct Batch {
   Tensor tokens;
   Tensor targets;
   Tensor document_starts = {};
+  PairsOfBatch pairs = {};
 };
 
 /// A causal language model of any family: pure mathematics on one micro-batch. The Weights passed
@@ -48,10 +62,11 @@ class CausalLM {
   CausalLM(const CausalLM&) = delete;
   CausalLM& operator=(const CausalLM&) = delete;
 
-  /// Runs forward and backward. Gradients are those of `scale` times the summed token losses, and
-  /// of the losses on routers (RouterBalance); take_loss() returns the sum without the scale and
-  /// without those. On a GPU, queues the work on the compute stream and does not wait; the work
-  /// reads the batch. Collective over the data ranks if there is a load-balancing loss.
+  /// Runs forward and backward. Gradients are those of `scale` times the summed token or
+  /// pair losses, and of the losses on routers (RouterBalance); take_loss() returns the sum without
+  /// the scale and without those. On a GPU, queues the work on the compute stream and does not
+  /// wait; the work reads the batch. Collective over the data ranks if there is a load-balancing
+  /// loss.
   void train(Weights& weights, const Batch& batch, float scale);
 
   /// A chunk of the model, and a micro-batch of the step on its way through it. Micro-batches enter
@@ -84,12 +99,15 @@ class CausalLM {
   /// Returns what the step's routers have chosen, on all data ranks. Waits for the device.
   RouterSums take_router_sums() { return balance_.take(stream_); }
 
-  /// Runs forward only; take_loss() returns the summed token losses.
+  /// Runs forward only; take_loss() returns the summed losses.
   void evaluate(Weights& weights, const Batch& batch);
 
-  /// Returns the token losses summed over all batches since the last call, in nats. Waits for the
-  /// device.
+  /// Returns the token or pair losses summed over all batches since the last call, in nats. Waits
+  /// for the device. If ranks divide sequences, only the first one has pair losses.
   double take_loss() { return losses_.take(); }
+  /// Returns what the pairs in all batches since the last call have given, in order, on the same
+  /// rank. Waits for the device.
+  std::vector<PairResult> take_pairs() { return pairs_.take(); }
   /// Returns the same sum without resetting it.
   double loss_so_far() { return losses_.sum(); }
   /// Returns the seconds for which MemoryOptions::activation_offload copies have blocked the
@@ -108,14 +126,22 @@ class CausalLM {
                                            Pass pass) const;
   void run_forward(const BlockContext& ctx, const Batch& batch, ChunkPass& chunk, const Tensor& in,
                    const Tensor& out);
-  void head(const BlockContext& ctx, const Residual& hidden, const Tensor& targets);
-  void head_backward(const BlockContext& ctx, const Residual& hidden, const Tensor& targets,
+  void head(const BlockContext& ctx, const Residual& hidden, const Batch& batch);
+  void head_backward(const BlockContext& ctx, const Residual& hidden, const Batch& batch,
                      float scale);
+  Tensor compare(const PairsOfBatch& pairs);
+  Tensor pair_results(const PairsOfBatch& pairs) const;
+  void add_losses(const PairsOfBatch& pairs);
   void layers_backward(const BlockContext& ctx, const ChunkPass& chunk, const Tensor& tokens);
   void cross_entropy(ops::CrossEntropyCall call);
+  /// Factors on the gradients of token losses.
+  struct Slopes {
+    float scale = 1;
+    Tensor rows = {};  ///< (M) fp32, or empty
+  };
   template <class PerChunk>
   void chunked_losses(const BlockContext& ctx, const Tensor& normed, const Tensor& targets,
-                      float scale, PerChunk per_chunk);
+                      const Slopes& slopes, PerChunk per_chunk);
 
   TensorParallel& tensor_;
   ExpertParallel& experts_;
@@ -129,6 +155,7 @@ class CausalLM {
   Activations activations_;
   RopeTables rope_;
   LossSum losses_;
+  PairLog pairs_;
   RouterBalance balance_;
 };
 

@@ -5,6 +5,7 @@
 
 #include "core/tensor.hpp"
 #include "ops/code_format.hpp"
+#include "ops/pair_loss.hpp"
 
 /// Arguments for the kernels in ops.hpp that take more than six, in the notation from ops.hpp.
 /// Members with a default may be omitted.
@@ -276,6 +277,25 @@ struct CrossEntropyCall {
   float scale = 1;    ///< factor on the gradient
   float softcap = 0;  ///< if the logits are outputs of softcap(): its c. The gradient is that of
                       ///< its inputs.
+  Tensor row_factors = {};  ///< (M) fp32: further factors on each row's gradient; empty: 1
+};
+
+/// Rows of PairLossCall::results.
+inline constexpr std::int64_t pair_results = 5;
+
+/// Arguments to pair_losses(). Pair p has the documents 2 p, which is preferred, and 2 p + 1.
+struct PairLossCall {
+  Tensor row_factors;  ///< (M) fp32, overwritten: derivative of the summed pair losses by each
+                       ///< token's own loss
+  /// (5, P) fp32, overwritten: loss, log-probabilities and rewards, each of the preferred document
+  /// and the other. A reward is beta (log p - log p under the reference model).
+  Tensor results;
+  Tensor log_probs;   ///< (2 P) fp32, summed over a document's tokens
+  Tensor references;  ///< (2 P) fp32: the same under the reference model
+  Tensor tokens;      ///< (2 P) fp32: how many were summed
+  Tensor documents;   ///< (M) int32: each token's document; -1: none
+  PairLoss loss;
+  float beta;
 };
 
 /// Random bits for stochastic rounding, by an element's index in its whole parameter: the same on

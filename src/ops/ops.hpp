@@ -265,6 +265,15 @@ extern const Kernel<void(Stream&, const CrossEntropyCall& call, Tensor parts,
                          std::int64_t vocab_start)>
     cross_entropy_from_parts;
 
+// --- Losses on document pairs. ---
+
+/// log_probs (D) = minus the sum of the losses (M) of each document's tokens, which `documents` (M)
+/// int32 numbers from 0; -1: of none. A document's tokens in a row follow one another.
+extern const Kernel<void(Stream&, Tensor log_probs, Tensor losses, Tensor documents)>
+    log_probs_of_documents;
+/// Compares the documents of each pair. Needs no more pairs than tokens.
+extern const Kernel<void(Stream&, const PairLossCall& call)> pair_losses;
+
 // --- Elementwise, dense tensors. ---
 
 /// y = x, cast to y's dtype. Matrices of one dtype may have strided rows.

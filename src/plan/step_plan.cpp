@@ -37,6 +37,13 @@ class SimulatedRank {
         engine_(setup, mesh) {
     model::Batch batch{.tokens = token_ids(), .targets = token_ids()};
     if (in_.data.document_mask) batch.document_starts = token_ids();
+    if (in_.data.pairs) {
+      const auto documents = 2 * setup.max_pairs();
+      const Tensor numbers = on_device(DType::f32, {2 * documents});
+      batch.pairs = {.documents = token_ids(),
+                     .references = numbers.slice(0, documents),
+                     .tokens = numbers.slice(documents, documents)};
+    }
     micro_batches_.assign(static_cast<std::size_t>(micro_batches), batch);
     engine_.fsdp.on_master_weights_loaded();
   }
@@ -72,16 +79,16 @@ class SimulatedRank {
     const auto all = checkpoint::state_of(engine_.state);
     return train::refers_to_base(in_) ? all.trained() : all;
   }
-  /// Returns a (B, T) int32 tensor on the device. A step's token ids are all copied at once
+  /// Returns a (B, T) int32 tensor on the device.
+  Tensor token_ids() { return on_device(DType::i32, {in_.train.micro_batch, row_length_}); }
+  /// Returns a micro-batch's part; a step's parts are all copied at once
   /// (device::Staging). CPU kernels read the host's, which are not counted.
-  Tensor token_ids() {
-    const auto shape = {in_.train.micro_batch, row_length_};
+  Tensor on_device(DType dtype, std::initializer_list<std::int64_t> shape) {
     const bool on_cpu = device::Simulation::current().hardware().kind == device::Kind::cpu;
-    const auto bytes =
-        all_micro_batches_ * in_.train.micro_batch * row_length_ * size_of(DType::i32);
+    const auto bytes = all_micro_batches_ * Tensor(nullptr, dtype, shape).bytes();
     ids_.emplace_back(bytes, on_cpu ? device::Counted::no : device::Counted::yes);
     pinned_ids_.push_back(device::Buffer::on_host(bytes));
-    return ids_.back().tensor(DType::i32, shape);
+    return ids_.back().tensor(dtype, shape);
   }
 
   const train::Inputs& in_;

@@ -24,6 +24,9 @@ MeshContextParallel::MeshContextParallel(comm::DeviceMesh::Axis& axis, const Sha
   ordered_ = device::Buffer(size() * bytes);
   gradients_ = device::Buffer(size() * bytes);
   partials_ = axis.collectives->allocate_symmetric(size() * bytes);
+  if (shape.summed > 0)
+    sums_ =
+        axis.collectives->allocate_symmetric((shape.summed * size_of(DType::f32) + 63) / 64 * 64);
   upload_order();
 }
 
@@ -92,18 +95,28 @@ void MeshContextParallel::reduce(const model::KeysValues& mine, const Meanwhile&
   ops::copy(compute_, mine.values, values);
 }
 
+void MeshContextParallel::sum(const Tensor& values) {
+  const Tensor sums = sums_.tensor(DType::f32, {values.numel()});
+  ops::copy(compute_, sums, values);
+  axis_.collectives->set_subject("log-probabilities of documents");
+  compute_.wait(axis_.collectives->all_reduce(sums, compute_.record()));
+  ops::copy(compute_, values, sums);
+}
+
 std::unique_ptr<model::ContextParallel> make_context_parallel(comm::DeviceMesh& mesh,
                                                               const model::ModelConfig& config,
                                                               std::int64_t batch,
-                                                              std::int64_t tokens, DType dtype) {
+                                                              std::int64_t tokens, DType dtype,
+                                                              std::int64_t summed) {
   const auto& dims = mesh.dims();
   if (dims.group_size(dims.context()) == 1) return std::make_unique<model::WholeSequences>();
   // Tensor ranks divide the heads, and share one if they are more.
   const auto heads =
       std::max<std::int64_t>(1, config.num_key_value_heads / dims.group_size(dims.tensor()));
   return std::make_unique<MeshContextParallel>(
-      mesh.along(dims.context()), MeshContextParallel::Shape{batch, tokens, heads * config.head_dim,
-                                                             heads * config.value_dim(), dtype});
+      mesh.along(dims.context()),
+      MeshContextParallel::Shape{batch, tokens, heads * config.head_dim, heads * config.value_dim(),
+                                 dtype, summed});
 }
 
 }  // namespace llamesh::sharding

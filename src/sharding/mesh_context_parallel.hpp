@@ -25,6 +25,7 @@ class MeshContextParallel final : public model::ContextParallel {
     std::int64_t key_columns;    ///< K E
     std::int64_t value_columns;  ///< K V
     DType dtype;
+    std::int64_t summed = 0;  ///< most numbers that sum() gets
   };
   /// Collective over the axis, which is borrowed.
   MeshContextParallel(comm::DeviceMesh::Axis& axis, const Shape& shape);
@@ -34,6 +35,7 @@ class MeshContextParallel final : public model::ContextParallel {
   model::KeysValues gather(const model::KeysValues& mine, const Meanwhile& meanwhile) override;
   model::KeysValues gradients(const model::KeysValues& mine) override;
   void reduce(const model::KeysValues& mine, const Meanwhile& meanwhile) override;
+  void sum(const Tensor& values) override;
 
  private:
   std::int64_t rows() const { return shape_.batch * shape_.tokens; }
@@ -48,19 +50,22 @@ class MeshContextParallel final : public model::ContextParallel {
   comm::DeviceMesh::Axis& axis_;
   device::Stream& compute_ = device::compute_stream();
   Shape shape_;
-  device::Buffer mine_;                     ///< this rank's rows, to gather or reduced
-  device::Buffer gathered_;                 ///< rank by rank
-  device::Buffer ordered_;                  ///< sequence by sequence
-  device::Buffer gradients_;                ///< of ordered_
-  device::Buffer partials_;                 ///< the same, rank by rank: to reduce
+  device::Buffer mine_;       ///< this rank's rows, to gather or reduced
+  device::Buffer gathered_;   ///< rank by rank
+  device::Buffer ordered_;    ///< sequence by sequence
+  device::Buffer gradients_;  ///< of ordered_
+  device::Buffer partials_;   ///< the same, rank by rank: to reduce
+  device::Buffer sums_;
   device::Buffer to_sequences_, to_ranks_;  ///< int32: the row that each row is copied from
 };
 
 /// Returns MeshContextParallel over the mesh's context axis, or model::WholeSequences without one.
-/// Passes have `batch` rows with `tokens` tokens on each rank. Collective.
+/// Passes have `batch` rows with `tokens` tokens on each rank, and sum up to `summed` numbers.
+/// Collective.
 std::unique_ptr<model::ContextParallel> make_context_parallel(comm::DeviceMesh& mesh,
                                                               const model::ModelConfig& config,
                                                               std::int64_t batch,
-                                                              std::int64_t tokens, DType dtype);
+                                                              std::int64_t tokens, DType dtype,
+                                                              std::int64_t summed = 0);
 
 }  // namespace llamesh::sharding

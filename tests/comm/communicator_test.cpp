@@ -146,15 +146,20 @@ TEST(Agree, KeepsTheTypeOfAnError) {
 
 TEST(Agree, AndGatherGivesWhatEachRankFound) {
   const auto found = agree_and_gather(
-      world(), [] { return std::int64_t{10} * world().rank(); }, "a test");
+      world(),
+      [] {
+        return std::array<std::int64_t, 2>{10 * world().rank(), 7};
+      },
+      "a test");
   ASSERT_EQ(std::ssize(found), world().size());
-  for (int r = 0; r < world().size(); ++r) EXPECT_EQ(found[static_cast<std::size_t>(r)], 10 * r);
+  for (int r = 0; r < world().size(); ++r)
+    EXPECT_EQ(found[static_cast<std::size_t>(r)], (std::array<std::int64_t, 2>{10 * r, 7}));
   const auto left = outcome([] {
     agree_and_gather(
         world(),
-        []() -> std::int64_t {
+        []() -> std::array<std::int64_t, 2> {
           validate(world().rank() != 0, "bad file");
-          return 1;
+          return {};
         },
         "a test");
   });

@@ -105,7 +105,7 @@ TEST_F(MaskedTokens, RefuseAnotherLengthDtypeAndValue) {
   EXPECT_ERROR(targets(), "a.mask.npy' is for 4 tokens, but '" + tokens_ + "' has 5");
   fs::copy_file(numpy_files + "/numpy_int32.npy", mask_, fs::copy_options::overwrite_existing);
   EXPECT_ERROR(targets(), "has dtype <i4; save it as bool or uint8");
-  folder_.write("a.mask.npy", numpy_header_of_bytes(6) + std::string(5, '\1'));
+  folder_.write("a.mask.npy", numpy_header("|u1", 6) + std::string(5, '\1'));
   EXPECT_ERROR(targets(), "has 5 bytes after its header, which promises 6");
   folder_.write("a.mask.npy", std::string("\0\1\7\0\1", 5));
   EXPECT_ERROR(targets(), "a.mask.npy' has 7 for token 2; it must be 0 or 1");

@@ -34,6 +34,44 @@ TEST_P(CudaTokens, CrossEntropyAndItsGradient) {
       }
 }
 
+TEST_P(CudaTokens, CrossEntropyWithFactorsOfRows) {
+  TestIntegers targets({5, -1, 0, 39});
+  TestMatrix logits(dtype(), 4, 40, {}, 4.0), losses(DType::f32, 1, 4), factors(DType::f32, 1, 4);
+  ops::cross_entropy(host_stream(), {losses.host(), logits.host(), targets.host(),
+                                     ops::WithGradient::yes, 0.25F, 0.0F, factors.host()});
+  ops::cuda::cross_entropy(
+      device_stream(), {losses.device(), logits.device(), targets.device(), ops::WithGradient::yes,
+                        0.25F, 0.0F, factors.device()});
+  losses.expect_equal(1e-6, "losses", 10.0);
+  logits.expect_equal(near(), "dlogits", 0.25);
+}
+
+TEST(CudaPairs, Losses) {
+  constexpr std::int64_t rows = 900, pairs = 7;
+  std::vector<std::int32_t> of_tokens(rows, -1);  // two pieces of a row: documents come twice
+  for (std::int64_t m = 0; m < rows - 20; ++m)
+    of_tokens[static_cast<std::size_t>(m)] = static_cast<std::int32_t>(m * 2 * pairs / 450 % 14);
+  TestIntegers documents(of_tokens);
+  TestMatrix losses(DType::f32, 1, rows), log_probs(DType::f32, 1, 2 * pairs);
+  TestMatrix references(DType::f32, 1, 2 * pairs, {}, 20.0), tokens(DType::f32, 1, 2 * pairs);
+  TestMatrix factors(DType::f32, 1, rows), results(DType::f32, ops::pair_results, pairs);
+  for (std::int64_t d = 0; d < 2 * pairs; ++d) tokens.set(0, d, static_cast<double>(d + 3));
+  ops::log_probs_of_documents(host_stream(), log_probs.host(), losses.host(), documents.host());
+  ops::cuda::log_probs_of_documents(device_stream(), log_probs.device(), losses.device(),
+                                    documents.device());
+  log_probs.expect_equal(1e-6, "log-probabilities", 1.0);
+  for (const auto kind : {ops::PairLoss::dpo, ops::PairLoss::ipo}) {
+    ops::pair_losses(host_stream(),
+                     {factors.host(), results.host(), log_probs.host(), references.host(),
+                      tokens.host(), documents.host(), kind, 0.1F});
+    ops::cuda::pair_losses(device_stream(),
+                           {factors.device(), results.device(), log_probs.device(),
+                            references.device(), tokens.device(), documents.device(), kind, 0.1F});
+    results.expect_equal(1e-5, "results", 1.0);
+    factors.expect_equal(1e-5, "factors", 0.1);
+  }
+}
+
 // The maximum in the first, a middle and the last place in the online sum, next to minus infinity.
 TEST_P(CudaTokens, CrossEntropyWithAPeak) {
   for (const std::int64_t peak : {0, 2500, 5002}) {

@@ -179,7 +179,7 @@ TEST(ContextAxis, EvaluatesLikeOneRank) {
     comm::DeviceMesh mesh(ranks, setup.topology, setup.mesh);
     train::Trainer trainer(ranks, setup, mesh);
     trainer.start();
-    return trainer.evaluate();
+    return trainer.evaluate().loss;
   };
   auto divided = in;
   divided.mesh.context = world().size();

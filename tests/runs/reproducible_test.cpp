@@ -62,7 +62,7 @@ Bits run_for_bits(const comm::Communicator& ranks, const train::Inputs& in) {
     const auto record = trainer.train_step();
     bits.losses.push_back(record.loss);
     bits.norms.push_back(record.grad_norm);
-    if (trainer.step() % 3 == 0) bits.validated.push_back(trainer.evaluate());
+    if (trainer.step() % 3 == 0) bits.validated.push_back(trainer.evaluate().loss);
   }
   bits.state = state_of(setup, trainer.state());
   return bits;

@@ -165,7 +165,7 @@ TEST_F(Events, HoldEveryScalarByItsTag) {
               .exposed = {{"shard", 0.125}},
               .joules = 350,
               .tokens_per_joule = 2.25});
-  file.write_validation(3, 2.75);
+  file.write_validation({.step = 3, .loss = 2.75});
   std::map<std::string, float> found;
   for (const auto& [tag, values] : shown(folder_)) found[tag] = values.at(3);
   EXPECT_EQ(found, (std::map<std::string, float>{{"train/loss", 2.5F},
@@ -218,7 +218,7 @@ TEST_F(Events, OfLaterStepsAreReplacedByAResumedRun) {
   {
     EventFile first(folder_, 0);
     for (int step = 1; step <= 5; ++step) first.write(record_of(step, 10 * step));
-    first.write_validation(5, 50);
+    first.write_validation({.step = 5, .loss = 50});
   }
   {
     EventFile second(folder_, 2);  // within the same second

@@ -183,7 +183,7 @@ TEST_F(Metrics, StartInAnEmptyFile) {
 
 TEST_F(Metrics, HaveEvents) {
   MetricsFile file(path_, 0);
-  file.write_validation(30, 1.0 / 7);
+  file.write_validation({.step = 30, .loss = 1.0 / 7});
   file.write_event("resumed", 31, "from \"step_31\"\n");
   ASSERT_EQ(lines().size(), 2U);
   const auto validation = nlohmann::json::parse(lines()[0]);

@@ -81,6 +81,9 @@ json to_json(const TrainState& p) {
   if (!p.validation.empty()) to["validation"] = p.validation;
   if (p.exchanges)
     to["exchanges"] = {{"units", p.exchanges->units}, {"sent_after", p.exchanges->sent_after}};
+  if (p.reference)
+    to["reference"] = {{"model", to_hex(p.reference->model)},
+                       {"log_probs", to_hex(p.reference->log_probs)}};
   return to;
 }
 
@@ -108,6 +111,11 @@ std::uint64_t seed_from(const json& from) {
 BaseModel base_from(const json& from) {
   return {field(from, "path", string_from),
           field(from, "hash", [](const json& hash) { return from_hex(string_from(hash)); })};
+}
+
+PairReference reference_from(const json& from) {
+  const auto hash = [](const json& hex) { return from_hex(string_from(hex)); };
+  return {field(from, "model", hash), field(from, "log_probs", hash)};
 }
 
 optim::PendingExchanges exchanges_from(const json& from) {
@@ -144,6 +152,7 @@ TrainState progress_from(const json& from) {
   if (from.contains("base")) p.base = field(from, "base", base_from);
   p.validation = text_if_any("validation");
   if (from.contains("exchanges")) p.exchanges = field(from, "exchanges", exchanges_from);
+  if (from.contains("reference")) p.reference = field(from, "reference", reference_from);
   return p;
 }
 

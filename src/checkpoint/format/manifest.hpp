@@ -26,6 +26,13 @@ struct BaseModel {
   bool operator==(const BaseModel&) const = default;
 };
 
+/// Identifies the reference model in a run on pairs (train/run/reference_files.hpp).
+struct PairReference {
+  std::uint64_t model;      ///< its weights' hash
+  std::uint64_t log_probs;  ///< hash over its log-probabilities
+  bool operator==(const PairReference&) const = default;
+};
+
 /// Training state in a checkpoint, apart from the tensors (attributes of / in state.h5). Random
 /// numbers and data order are functions of seed, step and tokens, so this is enough.
 struct TrainState {
@@ -49,6 +56,7 @@ struct TrainState {
   /// to_text() of train::ValidationRecord; empty: nothing was evaluated. Only in the manifest.
   std::string validation = {};
   std::optional<optim::PendingExchanges> exchanges = {};  ///< if there are. Only in the manifest.
+  std::optional<PairReference> reference = {};            ///< likewise
 
   bool operator==(const TrainState&) const = default;
 };

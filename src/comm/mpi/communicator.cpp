@@ -209,16 +209,16 @@ struct Outcome {
 /// Message from each rank after a phase.
 struct PhaseResult {
   std::int64_t outcome = 0;  // Outcome::encode()
-  std::int64_t value = 0;
+  std::array<std::int64_t, 2> value = {};
 };
 
 }  // namespace
 
-std::vector<std::int64_t> agree_and_gather(const Communicator& group,
-                                           const std::function<std::int64_t()>& phase,
-                                           const char* purpose) {
+std::vector<std::array<std::int64_t, 2>> agree_and_gather(
+    const Communicator& group, const std::function<std::array<std::int64_t, 2>()>& phase,
+    const char* purpose) {
   Outcome mine;
-  std::int64_t value = 0;
+  std::array<std::int64_t, 2> value = {};
   std::exception_ptr error;
   try {
     value = phase();
@@ -239,7 +239,7 @@ std::vector<std::int64_t> agree_and_gather(const Communicator& group,
   // The lowest rank with an error of its own reports; a PeerFailure has nothing to report.
   int reporting = -1;
   Outcome reported;
-  std::vector<std::int64_t> values;
+  std::vector<std::array<std::int64_t, 2>> values;
   const auto results = all_gather(group, PhaseResult{mine.encode(), value}, purpose);
   for (int r = 0; r < group.size(); ++r) {
     const auto& result = results[static_cast<std::size_t>(r)];
@@ -260,7 +260,7 @@ void agree(const Communicator& group, const std::function<void()>& phase, const 
       group,
       [&] {
         phase();
-        return std::int64_t{0};
+        return std::array<std::int64_t, 2>{};
       },
       purpose);
 }

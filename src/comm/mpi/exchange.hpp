@@ -62,8 +62,8 @@ std::vector<T> broadcast_list(const Communicator& group, const std::vector<T>& m
 }
 
 /// Runs agree(), and returns each rank's result from `phase`, by rank.
-std::vector<std::int64_t> agree_and_gather(const Communicator& group,
-                                           const std::function<std::int64_t()>& phase,
-                                           const char* purpose);
+std::vector<std::array<std::int64_t, 2>> agree_and_gather(
+    const Communicator& group, const std::function<std::array<std::int64_t, 2>()>& phase,
+    const char* purpose);
 
 }  // namespace llamesh::comm

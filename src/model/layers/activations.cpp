@@ -182,6 +182,12 @@ std::int64_t Activations::plan_at(std::byte* base, const PassShape& pass) {
     loss_parts = plan.take(DType::f32, {pass.tensor_ranks * chunk * 3});
     losses = plan.take(DType::f32, {pass.tokens()});
   }
+  if (pass.has_pairs()) {
+    const auto pairs = max_pairs(pass.batch, pass.context_ranks * pass.sequence);
+    log_probs = plan.take(DType::f32, {2 * pairs});
+    pair_results = plan.take(DType::f32, {ops::pair_results * pairs});
+    row_factors = plan.take(DType::f32, {pass.tokens()});
+  }
   return plan.bytes();
 }
 

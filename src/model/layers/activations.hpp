@@ -67,10 +67,14 @@ class Activations {
   Fp8Operands fp8;    ///< for M rows, see BlockContext
   Tensor last;        ///< (M', D') residual stream after the last layer
   NormStatistics last_statistics;
-  Tensor normed_last;     ///< (M', D')
-  Tensor logits;          ///< (loss_chunk, V)
-  Tensor loss_parts;      ///< (t loss_chunk 3) fp32, for t ranks that each have a part of V
-  Tensor losses;          ///< (M) fp32
+  Tensor normed_last;  ///< (M', D')
+  Tensor logits;       ///< (loss_chunk, V)
+  Tensor loss_parts;   ///< (t loss_chunk 3) fp32, for t ranks that each have a part of V
+  Tensor losses;       ///< (M) fp32
+  // For losses on the P document pairs that a micro-batch may have:
+  Tensor log_probs;       ///< (2 P) fp32
+  Tensor pair_results;    ///< (pair_results P) fp32
+  Tensor row_factors;     ///< (M) fp32
   device::Buffer buffer;  ///< counted as in use only while a step claims it
   /// Set with MemoryOptions::activation_offload if there are enough layers. The last one of a whole
   /// model stays out of it.

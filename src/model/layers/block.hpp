@@ -80,10 +80,17 @@ struct BlockContext {
 
 /// The purpose of passes. Each needs all that the one before it needs, and more.
 enum class Purpose : std::uint8_t {
-  generate,  ///< forward only; the caller computes the logits that it wants
-  evaluate,  ///< forward and loss: no layer keeps anything
-  train,     ///< forward, loss and backward
+  generate,        ///< forward only; the caller computes the logits that it wants
+  evaluate,        ///< forward and loss: no layer keeps anything
+  train,           ///< forward, loss and backward
+  train_on_pairs,  ///< the same with losses on document pairs
 };
+
+/// Returns how many document pairs B rows may hold: S tokens, and one more that is only a
+/// target, with at least two for a document.
+constexpr std::int64_t max_pairs(std::int64_t batch, std::int64_t sequence) {
+  return batch * ((sequence + 1) / 4);
+}
 
 /// Sizes that determine a pass's tensors.
 struct PassShape {
@@ -95,9 +102,11 @@ struct PassShape {
   Purpose purpose;
   int expert_ranks = 1;  ///< ranks that hold different experts
   LinearPrecision linear = LinearPrecision::same;
+  int context_ranks = 1;  ///< ranks that divide each sequence
   std::int64_t tokens() const { return batch * sequence; }
   bool has_loss() const { return purpose != Purpose::generate; }
-  bool has_backward() const { return purpose == Purpose::train; }
+  bool has_backward() const { return purpose >= Purpose::train; }
+  bool has_pairs() const { return purpose == Purpose::train_on_pairs; }
   bool has_fp8() const { return linear != LinearPrecision::same; }
 };
 

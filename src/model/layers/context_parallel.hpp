@@ -50,6 +50,9 @@ class ContextParallel {
   /// mine = the sum of all ranks' gradients() for this rank's tokens. Calls
   /// meanwhile() to queue work that overlaps with the reduction.
   virtual void reduce(const KeysValues& mine, const Meanwhile& meanwhile) = 0;
+
+  /// values (fp32) = their sum over the ranks.
+  virtual void sum(const Tensor& values) = 0;
 };
 
 /// A single rank with whole sequences: no communication, no copies.
@@ -63,6 +66,7 @@ class WholeSequences final : public ContextParallel {
   }
   KeysValues gradients(const KeysValues& mine) override { return mine; }
   void reduce(const KeysValues& /*mine*/, const Meanwhile& meanwhile) override { meanwhile(); }
+  void sum(const Tensor& /*values*/) override {}
 };
 
 inline WholeSequences& whole_sequences() {

@@ -63,7 +63,7 @@ SumExp sum_exp(const T* x, std::int64_t n) {
 
 /// x = scale * softmax(x), minus scale at the target if it is among the n; times softcap()'s slope.
 template <class T>
-void overwrite_by_gradient(T* x, std::int64_t n, std::int64_t target, float normalizer,
+void overwrite_by_gradient(T* x, std::int64_t n, std::int64_t target, float normalizer, float scale,
                            const CrossEntropyCall& c) {
   const bool here = 0 <= target && target < n;
   const auto logit = here ? static_cast<float>(x[target]) : 0.0F;
@@ -71,12 +71,12 @@ void overwrite_by_gradient(T* x, std::int64_t n, std::int64_t target, float norm
   const auto slope = [cap](auto x_i) { return 1.0F - x_i * cap * (x_i * cap); };
   for_each_vec(n, [&](std::int64_t i, auto lanes) {
     const Vec logits = load(x + i, lanes);
-    Vec gradient = cpu::exp(logits - normalizer) * c.scale;
+    Vec gradient = cpu::exp(logits - normalizer) * scale;
     if (cap > 0) gradient *= slope(logits);
     store(x + i, gradient, lanes);
   });
   if (!here) return;
-  const auto at_target = (std::exp(logit - normalizer) - 1.0F) * c.scale;
+  const auto at_target = (std::exp(logit - normalizer) - 1.0F) * scale;
   x[target] = T(cap > 0 ? at_target * slope(logit) : at_target);
 }
 
@@ -93,6 +93,8 @@ void each_row(const CrossEntropyCall& c, std::int64_t vocab_start, const OfRow& 
   const Rows<T> rows(c.logits);
   const auto* target = c.targets.as<std::int32_t>();
   auto* loss = c.losses.as<float>();
+  const auto* factor = c.row_factors ? c.row_factors.as<float>() : nullptr;
+  const auto scale_of = [&](std::int64_t m) { return factor ? c.scale * factor[m] : c.scale; };
   for_each_block(c.logits.rows(), rows_per_block(cols), [&](std::int64_t first, std::int64_t last) {
     for (auto m = first; m < last; ++m) {
       auto* row = rows[m];
@@ -104,7 +106,7 @@ void each_row(const CrossEntropyCall& c, std::int64_t vocab_start, const OfRow& 
       const RowLoss of = of_row(m);
       loss[m] = of.normalizer - of.at_target;
       if (c.gradient == WithGradient::yes)
-        overwrite_by_gradient(row, cols, target[m] - vocab_start, of.normalizer, c);
+        overwrite_by_gradient(row, cols, target[m] - vocab_start, of.normalizer, scale_of(m), c);
     }
   });
 }

@@ -43,7 +43,12 @@ struct LossRows {
   const std::int32_t* targets;
   int cols;
   bool gradient;
-  float scale, cap;  // of the gradient, and 1 / softcap or 0
+  float scale, cap;          // of the gradient, and 1 / softcap or 0
+  const float* row_factors;  // null: 1
+
+  __device__ __forceinline__ float scale_of(std::int64_t row) const {
+    return row_factors == nullptr ? scale : scale * row_factors[row];
+  }
 };
 
 /// Rows in one part of the vocabulary.
@@ -83,10 +88,11 @@ template <int width, class T>
 __device__ __forceinline__ void overwrite_by_gradient(T* row, int target, float normalizer,
                                                       const LossRows<T>& a) {
   const int cols = a.cols, whole = cols / width * width;
+  const float scale = a.scale_of(blockIdx.x);
   const auto gradient = [&](float x, int col) {
     const float one = col == target ? 1.0F : 0.0F;
     const float slope = a.cap > 0 ? 1.0F - x * a.cap * (x * a.cap) : 1.0F;  // x may be infinite
-    return (exp_for<T>(x - normalizer) - one) * a.scale * slope;
+    return (exp_for<T>(x - normalizer) - one) * scale * slope;
   };
   for (int col = threadIdx.x * width; col < whole; col += blockDim.x * width) {
     auto x = load<width>(row + col);
@@ -187,7 +193,8 @@ LossRows<T> loss_rows_of(const CrossEntropyCall& c) {
           static_cast<int>(c.logits.cols()),
           c.gradient == WithGradient::yes,
           c.scale,
-          c.softcap > 0 ? 1.0F / c.softcap : 0.0F};
+          c.softcap > 0 ? 1.0F / c.softcap : 0.0F,
+          c.row_factors ? c.row_factors.as<float>() : nullptr};
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ set(LLAMESH_CUDA_KERNELS
     src/ops/cuda/mma_grouped_linear.cu
     src/ops/cuda/optimizers.cu
     src/ops/cuda/rope.cu
+    src/ops/cuda/pair_loss.cu
     src/ops/cuda/row_norm.cu
     src/ops/cuda/xielu.cu)
 list(TRANSFORM LLAMESH_CUDA_KERNELS PREPEND ${PROJECT_SOURCE_DIR}/)

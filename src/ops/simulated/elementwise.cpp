@@ -189,6 +189,15 @@ void cross_entropy(Stream& stream, const CrossEntropyCall& c) {
   move(stream, passes * bytes_of(c.logits) + bytes_of(c.losses, c.targets));
 }
 
+void log_probs_of_documents(Stream& stream, Tensor log_probs, Tensor losses, Tensor documents) {
+  move(stream, bytes_of(log_probs, losses, documents));
+}
+
+void pair_losses(Stream& stream, const PairLossCall& c) {
+  move(stream,
+       bytes_of(c.row_factors, c.results, c.log_probs, c.references, c.tokens, c.documents));
+}
+
 void cross_entropy_part(Stream& stream, Tensor part, Tensor logits, Tensor targets,
                         std::int64_t /*vocab_start*/) {
   move(stream, bytes_of(part, logits, targets));

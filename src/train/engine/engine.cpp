@@ -26,15 +26,15 @@ Engine::Engine(const Setup& setup, comm::DeviceMesh& mesh)
           mesh, setup.inputs.tensor, setup.inputs.train.micro_batch * setup.row_length(),
           setup.inputs.model.hidden_size, setup.inputs.precision.parameters)),
       experts(sharding::make_expert_parallel(mesh, setup.inputs.model)),
-      context(sharding::make_context_parallel(mesh, setup.inputs.model,
-                                              setup.inputs.train.micro_batch, setup.row_length(),
-                                              setup.inputs.precision.parameters)),
+      context(sharding::make_context_parallel(
+          mesh, setup.inputs.model, setup.inputs.train.micro_batch, setup.row_length(),
+          setup.inputs.precision.parameters, 2 * setup.max_pairs())),
       optimizer(setup.inputs.optimizer, state, mesh, setup.inputs.run.seed),
       model(setup.inputs.model, setup.layout->local_table(), setup.inputs.train.micro_batch,
             setup.row_length(), setup.inputs.memory,
             {setup.inputs.precision.parameters, setup.inputs.precision.linear}, *tensor,
-            model::Purpose::train, *experts, data_ranks(setup, mesh), *context,
-            chunks_of_stage(setup, mesh.rank())),
+            setup.inputs.data.pairs ? model::Purpose::train_on_pairs : model::Purpose::train,
+            *experts, data_ranks(setup, mesh), *context, chunks_of_stage(setup, mesh.rank())),
       bias_update_rate_(setup.inputs.model.router_bias_update_rate) {
   if (setup.inputs.optimizer.outer.enabled())
     outer.emplace(setup.inputs.optimizer.outer, state, mesh);

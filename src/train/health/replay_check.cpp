@@ -90,6 +90,7 @@ void ReplayCheck::replay(const model::Batch& first, float scale, std::int64_t mi
   record_into(replayed_);
   engine_.replay(first, scale, micro_batches);
   replayed_.loss = engine_.model.take_loss();
+  engine_.model.take_pairs();  // the step's passes count them
   record_into(own_);
   comparing_ = true;
   difference_ = 0;

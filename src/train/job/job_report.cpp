@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <numeric>
 #include <utility>
 
 #include "core/clock.hpp"
@@ -227,18 +228,18 @@ void JobReport::on_state_hashes(std::int64_t step, const StateHashes& hashes) {
 }
 
 /// The report shows the first set of a step as the main one, so the deciding set comes first.
-void JobReport::on_validation(std::int64_t step, const std::vector<double>& losses) {
+void JobReport::on_validation(const std::vector<StepRecord>& of_sets) {
   const auto sets = setup_.inputs.validation_sets();
-  const auto deciding = setup_.inputs.deciding_set();
+  std::vector<std::size_t> order(sets.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_partition(  // the deciding set comes first
+      order, [&](std::size_t i) { return sets[i].name == setup_.inputs.deciding_set(); });
   gauges_.validation_losses.clear();
-  for (std::size_t i = 0; i < sets.size(); ++i) {
-    const auto at = sets[i].name == deciding ? gauges_.validation_losses.begin()
-                                             : gauges_.validation_losses.end();
-    gauges_.validation_losses.insert(at, {sets[i].name, losses[i]});
-  }
-  for (const auto& [set, loss] : gauges_.validation_losses) {
-    if (metrics_) metrics_->write_validation(step, loss, set);
-    show_in_tensorboard([&](EventFile& events) { events.write_validation(step, loss, set); });
+  for (const auto i : order) {
+    const auto& set = sets[i].name;
+    gauges_.validation_losses.emplace_back(set, of_sets[i].loss);
+    if (metrics_) metrics_->write_validation(of_sets[i], set);
+    show_in_tensorboard([&](EventFile& events) { events.write_validation(of_sets[i], set); });
   }
 }
 

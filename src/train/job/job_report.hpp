@@ -62,8 +62,8 @@ class JobReport {
   /// Records that replicas differed after `step` and were made equal again.
   void on_healed(std::int64_t step, const std::string& line);
   void on_state_hashes(std::int64_t step, const StateHashes& hashes);
-  /// Records an evaluation: a loss for each set, in the order of Inputs::validation_sets().
-  void on_validation(std::int64_t step, const std::vector<double>& losses);
+  /// Records an evaluation: a record for each set, in the order of Inputs::validation_sets().
+  void on_validation(const std::vector<StepRecord>& of_sets);
   /// Records that the run ends because its validation loss has stopped improving.
   void on_early_stop(std::int64_t step, const std::string& line);
   /// Records that the checkpoint `name` for `step` is on disk, and the best one kept; training has

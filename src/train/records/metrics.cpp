@@ -186,9 +186,13 @@ void MetricsFile::write(StepRecord record) {
   append(line.dump());
 }
 
-void MetricsFile::write_validation(std::int64_t step, double loss, const std::string& set) {
-  nlohmann::ordered_json line = {{"event", "validation"}, {"step", step}, {"loss", loss}};
-  if (set != default_validation_set) line["set"] = set;
+void MetricsFile::write_validation(const StepRecord& record, const std::string& of) {
+  nlohmann::ordered_json line = {{"event", "validation"}, {"step", record.step}};
+  for_each_quantity([&](const auto& quantity) {
+    if (quantity.measured == Measured::in_validation_too)
+      set(line, quantity.key, record.*quantity.member);
+  });
+  if (of != default_validation_set) line["set"] = of;
   append(line.dump());
 }
 
@@ -236,12 +240,18 @@ void MetricsFile::write_startup(std::int64_t step,
   append(nlohmann::ordered_json{{"event", "startup"}, {"step", step}, {"phases", seconds}}.dump());
 }
 
+std::string describe_pairs(const StepRecord& r) {
+  if (!r.reward_margin) return "";
+  return fmt::format("margin {:.3f}, accuracy {:.2f}", *r.reward_margin, *r.reward_accuracy);
+}
+
 std::vector<std::string> log_fields(const StepRecord& r, std::int64_t total_steps) {
   auto fields = dense_log_fields(r, total_steps);
   if (r.experts)
     fields.push_back(fmt::format("expert load {:.2f} to {:.2f}, aux loss {:.4f}",
                                  r.experts->all.min_load, r.experts->all.max_load,
                                  without_nan_sign(r.experts->all.aux_loss)));
+  if (const auto pairs = describe_pairs(r); !pairs.empty()) fields.push_back(pairs);
   return fields;
 }
 

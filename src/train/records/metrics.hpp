@@ -17,6 +17,9 @@ namespace llamesh::train {
 /// Formats the record as log fields, "loss 2.3457", most important first.
 std::vector<std::string> log_fields(const StepRecord& record, std::int64_t total_steps);
 
+/// Returns "margin 0.123, accuracy 0.75" for a record with means over pairs; "" for others.
+std::string describe_pairs(const StepRecord& record);
+
 /// Returns the latest step in metrics.jsonl; -1: none.
 std::int64_t last_step_of(const std::filesystem::path& path);
 
@@ -39,10 +42,9 @@ class MetricsFile {
   const EarlierSteps& earlier() const { return earlier_; }
   /// Writes the record, with the time.
   void write(StepRecord record);
-  /// Writes {"event": "validation", "step": ..., "loss": ...}, and "set" unless it is the default
-  /// one.
-  void write_validation(std::int64_t step, double loss,
-                        const std::string& set = default_validation_set);
+  /// Writes {"event": "validation", "step": ..., "loss": ...}, with the quantities that are
+  /// Measured::in_validation_too, and "set" unless it is the default one.
+  void write_validation(const StepRecord& record, const std::string& set = default_validation_set);
   /// Writes {"event": "state_hash", "step": ..., "hashes": {layer: hash}}.
   void write_state_hashes(std::int64_t step, const StateHashes& hashes);
   /// Writes {"event": name, "step": ..., "detail": ..., "time": ...}; name is "checkpoint",

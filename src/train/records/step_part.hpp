@@ -5,6 +5,7 @@
 
 #include "ops/square_units.hpp"
 #include "sharding/quantization_squares.hpp"
+#include "train/records/pair_means.hpp"
 
 namespace llamesh::train {
 
@@ -33,7 +34,8 @@ struct StepSample {
 
 /// A rank's part of a step's record, which the ranks exchange: trivially copyable.
 struct StepPart {
-  double loss = 0;  ///< sum over its tokens
+  double loss = 0;  ///< sum over its tokens or pairs
+  PairSums pairs = {};
   // The squares over its gradient shards: in one of these (GradientNorm).
   double squared_norm = 0;
   ops::SquareUnits square_units = {};

@@ -20,6 +20,12 @@ struct Gauge {
 /// Presence of a quantity in metrics.jsonl if ranks wait for no axis.
 enum class WithoutAxes : std::uint8_t { written, left_out };
 
+/// Records that have a quantity.
+enum class Measured : std::uint8_t {
+  in_steps,
+  in_validation_too  ///< written with the loss of a validation set as well
+};
+
 /// A quantity in StepRecord, and where a run writes it. Only single numbers have gauges.
 template <class T>
 struct Quantity {
@@ -30,6 +36,7 @@ struct Quantity {
   const char* tag = nullptr;  ///< in TensorBoard; "/AXIS" follows if it is by axis. Null: none
   Gauge gauge = {};
   WithoutAxes without_axes = WithoutAxes::written;
+  Measured measured = Measured::in_steps;
 };
 template <class T, class... Rest>
 Quantity(const char*, T StepRecord::*, Rest...) -> Quantity<T>;
@@ -40,10 +47,15 @@ Quantity(const char*, T StepRecord::*, Rest...) -> Quantity<T>;
 inline constexpr auto step_quantities = [] {
   using R = StepRecord;
   using enum Gauge::Type;
+  const auto of_pairs = [](const char* key, std::optional<double> R::*member, const char* unit,
+                           const char* help, const char* tag) {
+    return Quantity{
+        key, member, unit, help, tag, Gauge{}, WithoutAxes::written, Measured::in_validation_too};
+  };
   return std::tuple{
       Quantity{"step", &R::step, "", "Steps done."},
       Quantity{"loss", &R::loss, "nats", "Loss of the latest step, nats per token.", "train/loss",
-               Gauge{"loss", 1}},
+               Gauge{"loss", 1}, WithoutAxes::written, Measured::in_validation_too},
       Quantity{"grad_norm", &R::grad_norm, "", "Gradient norm before clipping.", "train/grad_norm",
                Gauge{"grad_norm", 2}},
       Quantity{"lr", &R::lr, "", "Learning rate.", "train/lr", Gauge{"learning_rate", 3}},
@@ -79,6 +91,20 @@ inline constexpr auto step_quantities = [] {
       Quantity{"quantization_error.outer", &R::outer_quantization_error, "ratio",
                "Relative error of what replicas exchanged, by quantization.",
                "quantization_error/outer"},
+      of_pairs("rewards.chosen", &R::chosen_reward, "",
+               "Reward of preferred answers, beta times their log-ratio to the reference model.",
+               "rewards/chosen"),
+      of_pairs("rewards.rejected", &R::rejected_reward, "", "Reward of rejected answers.",
+               "rewards/rejected"),
+      of_pairs("rewards.margins", &R::reward_margin, "",
+               "Reward of the preferred answer less that of the rejected one.", "rewards/margins"),
+      of_pairs("rewards.accuracies", &R::reward_accuracy, "ratio",
+               "Share of pairs whose preferred answer has the larger reward, 0 to 1.",
+               "rewards/accuracies"),
+      of_pairs("logps.chosen", &R::chosen_log_prob, "nats", "Log-probability of preferred answers.",
+               "logps/chosen"),
+      of_pairs("logps.rejected", &R::rejected_log_prob, "nats",
+               "Log-probability of rejected answers.", "logps/rejected"),
       Quantity{"time", &R::time, "s", "Unix time at which the step was written."},
       Quantity{"seconds_compute", &R::seconds_compute, "s",
                "Part of the step without waiting, mean over ranks.", nullptr, Gauge{},

@@ -42,6 +42,11 @@ struct StepRecord {
   std::optional<double> weight_quantization_error = {}, gradient_quantization_error = {};
   std::optional<double> replica_quantization_error = {};
   std::optional<double> outer_quantization_error = {};  ///< in the latest exchange
+  // Means over document pairs. Empty: there are none.
+  std::optional<double> chosen_reward = {}, rejected_reward = {};  ///< model::PairResult::rewards
+  std::optional<double> reward_margin = {};    ///< the preferred one's, less the other one's
+  std::optional<double> reward_accuracy = {};  ///< share of pairs with a margin above 0
+  std::optional<double> chosen_log_prob = {}, rejected_log_prob = {};
   double time = 0;           ///< when metrics.jsonl got it, seconds since 1970
   std::int64_t request = 0;  ///< maximum over ranks (Trainer::Request)
   // Means over ranks.

@@ -224,18 +224,22 @@ class Run {
   void evaluate() {
     watchdog_.begin(Activity::evaluating, trainer_.step());
     const auto sets = setup_.inputs.validation_sets();
-    std::vector<double> losses;
+    std::vector<StepRecord> records;
     std::string text;
     for (std::size_t i = 0; i < sets.size(); ++i) {
-      losses.push_back(trainer_.evaluate([this] { watchdog_.progress(); }, i));
-      const auto loss = fmt::format("{:.4f}", without_nan_sign(losses.back()));
+      const auto& record =
+          records.emplace_back(trainer_.evaluate([this] { watchdog_.progress(); }, i));
+      auto loss = fmt::format("{:.4f}", record.loss);
+      if (const auto pairs = describe_pairs(record); !pairs.empty())
+        loss += fmt::format(" ({})", pairs);
       text +=
           sets.size() == 1 ? loss : fmt::format("{}{} {}", i == 0 ? "" : ", ", sets[i].name, loss);
       if (sets[i].name == setup_.inputs.deciding_set())
-        checkpoints_.on_validation(trainer_.step(), on_all_ranks(losses.back()));
+        checkpoints_.on_validation(trainer_.step(), on_all_ranks(record.loss));
     }
-    spdlog::info("step {}: validation loss {} nats per token", trainer_.step(), text);
-    report_.on_validation(trainer_.step(), losses);
+    spdlog::info("step {}: validation loss {} nats per {}", trainer_.step(), text,
+                 setup_.inputs.data.pairs ? "pair" : "token");
+    report_.on_validation(records);
     if (checkpoints_.validation().has_stopped_improving() &&
         trainer_.step() < setup_.inputs.train.steps)
       report_.on_early_stop(trainer_.step(), checkpoints_.validation().describe_stop());

@@ -22,6 +22,7 @@
 #include "ops/arithmetic.hpp"
 #include "ops/ops.hpp"
 #include "train/job/watch.hpp"
+#include "train/run/reference_files.hpp"
 
 namespace llamesh::train {
 namespace {
@@ -113,6 +114,7 @@ StartEvent RunCheckpoints::resume(const ConfigChanges& changes) {
   trainer_.restore_exchanges(found->exchanges);
   trainer_.keep_bf16_products(found->bf16_products);
   saved_attention_ = found->attention;
+  if (setup_.inputs.data.pairs) restore_references(*found);
   if (setup_.is_mesh_reproducible() && world_.rank() == 0) warn_of_other_arithmetic(*found);
   if (mode == "auto") {
     saved_step_ = from_memory ? disk_step_ : found->step;
@@ -180,7 +182,9 @@ void RunCheckpoints::restore_validation(const checkpoint::TrainState& saved) {
 StartEvent RunCheckpoints::initialize_weights() {
   const auto& pretrained = setup_.inputs.pretrained;
   const auto weights = checkpoint::weights_of(trainer_.state());
+  if (!setup_.inputs.reference.hf.empty()) load_reference_model();
   const auto begin = Clock::now();
+  std::uint64_t frozen = 0;
   std::vector<std::string> folders;
   comm::agree(world_, [&] {
     validate(!setup_.inputs.model.has_coded_base() || pretrained.load_weights || world_.rank() != 0,
@@ -196,6 +200,7 @@ StartEvent RunCheckpoints::initialize_weights() {
     const auto hash = checkpoint::load_hf_weights(pretrained.hf, setup_.inputs.model, weights,
                                                   world_, pretrained.load);
     refer_to_base(pretrained.hf, hash);
+    frozen = hash;
     folders.push_back("the weights of " + pretrained.hf);
   }
   if (!pretrained.adapters.empty()) {
@@ -203,11 +208,45 @@ StartEvent RunCheckpoints::initialize_weights() {
     folders.push_back("the adapters of " + pretrained.adapters);
   }
   trainer_.resume_from(0, 0);
+  if (setup_.inputs.data.pairs && !reference_) find_references(frozen);
   store_.reserve(saved_state());
   if (folders.empty()) return {"start", "a fresh start"};
   const auto loaded = fmt::format("{}", fmt::join(folders, " and "));
   spdlog::info("loaded {} in {:.2f} s", loaded, seconds_since(begin));
   return {"start", loaded};
+}
+
+/// Loads the model that reference.hf names, without adapters, and finds its log-probabilities.
+void RunCheckpoints::load_reference_model() {
+  const auto& in = setup_.inputs;
+  trainer_.draw(sharding::ShardedState::Units::all);
+  const auto frozen = checkpoint::load_hf_weights(in.reference.hf, in.model,
+                                                  checkpoint::weights_of(trainer_.state()), world_,
+                                                  in.pretrained.load);
+  find_references(frozen);
+}
+
+void RunCheckpoints::find_references(std::uint64_t frozen) {
+  watchdog_.begin(Activity::evaluating, 0);
+  const auto model = hash_of_model(world_, setup_, trainer_, frozen);
+  reference_ =
+      train::find_references(world_, setup_, trainer_, model, [this] { watchdog_.progress(); });
+}
+
+/// Goes on with the checkpoint's references. If its run was trained on no pairs, its
+/// weights are the reference model's.
+void RunCheckpoints::restore_references(const checkpoint::TrainState& saved) {
+  if (saved.reference) {
+    train::restore_references(world_, setup_, trainer_, *saved.reference);
+    reference_ = saved.reference;
+    return;
+  }
+  comm::agree(world_, [&] {
+    validate(setup_.inputs.reference.hf.empty() || world_.rank() != 0,
+             "reference.hf is set, but a run that starts from another run's checkpoint compares "
+             "with the weights there; leave it out, or start from a folder (model.hf)");
+  });
+  find_references(base_ ? base_->hash : 0);
 }
 
 /// Makes later checkpoints refer to this folder for the frozen weights, if there are some and the
@@ -318,7 +357,8 @@ checkpoint::TrainState RunCheckpoints::progress_now() const {
           .arithmetic = ops::arithmetic(),
           .base = base_,
           .validation = validation_.to_text(),
-          .exchanges = trainer_.exchanges()};
+          .exchanges = trainer_.exchanges(),
+          .reference = reference_};
 }
 
 void RunCheckpoints::finish() {

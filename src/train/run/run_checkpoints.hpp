@@ -93,6 +93,9 @@ class RunCheckpoints {
   void watch_copying();
   std::vector<std::int64_t> steps_on_disk() const;
   StartEvent initialize_weights();
+  void load_reference_model();
+  void find_references(std::uint64_t frozen);
+  void restore_references(const checkpoint::TrainState& saved);
   void refer_to_base(const std::string& folder, std::uint64_t hash);
   void restore_validation(const checkpoint::TrainState& saved);
   checkpoint::TrainState progress_now() const;
@@ -109,6 +112,7 @@ class RunCheckpoints {
   checkpoint::State state_;                    ///< views into the trainer
   std::optional<checkpoint::BaseModel> base_;  ///< of what is saved
   DataOfRun data_;
+  std::optional<checkpoint::PairReference> reference_;   ///< if the run trains on pairs
   std::optional<checkpoint::MemoryCheckpoints> memory_;  ///< ends after the store's saves
   checkpoint::Store store_;
   Clock::time_point last_save_ = Clock::now();

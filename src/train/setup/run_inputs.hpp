@@ -42,6 +42,17 @@ inline EnumNames<Reproducible> enum_names(Reproducible) {
   return {{{"launch", Reproducible::launch}, {"mesh", Reproducible::mesh}}};
 }
 
+/// Loss that a run minimizes, as a mean.
+enum class Objective : std::uint8_t {
+  next_token,  ///< cross-entropy of the tokens in the loss
+  dpo,         ///< ops::PairLoss::dpo, over pairs of answers
+  ipo,         ///< ops::PairLoss::ipo
+};
+inline EnumNames<Objective> enum_names(Objective) {
+  using enum Objective;
+  return {{{"next_token", next_token}, {"dpo", dpo}, {"ipo", ipo}}};
+}
+
 /// Options under the inputs' `train.early_stop:` key (ValidationRecord).
 struct EarlyStopOptions {
   std::int64_t patience = 0;  ///< evaluations without an improvement that end the run; 0: never
@@ -50,6 +61,8 @@ struct EarlyStopOptions {
 
 /// Options under the inputs' `train:` key.
 struct TrainOptions {
+  Objective objective = Objective::next_token;
+  double beta = 0.1;             ///< of dpo and ipo: strength of the pull to the reference model
   std::int64_t steps = 100;      ///< optimizer steps, counted from the start of the run
   double epochs = 0;             ///< above 0: replaces `steps` by this many passes over the data
   std::int64_t micro_batch = 1;  ///< sequences per rank in one forward pass
@@ -90,6 +103,11 @@ inline EnumNames<ExpertMetrics> enum_names(ExpertMetrics) {
   return {{{"total", total}, {"per_layer", per_layer}}};
 }
 
+/// Options under the inputs' `reference:` key.
+struct ReferenceOptions {
+  std::string hf;  ///< the reference model's folder; empty: the model with which the run starts
+};
+
 /// Options under the inputs' `log:` key.
 struct LogOptions {
   std::int64_t every_steps = 1;  ///< between log lines; metrics.jsonl has every step
@@ -127,6 +145,10 @@ struct Inputs;
 /// Returns true if a fresh run's checkpoints refer to a base model for frozen weights.
 bool refers_to_base(const Inputs& in);
 
+/// Fills in what an objective on pairs decides about the data: whole pairs fill
+/// sequences, and a token sees only its own document.
+void resolve_objective(Inputs& in);
+
 /// All options of a run, from every layer, as filled in by config/.
 struct Inputs {
   RunOptions run;
@@ -142,6 +164,7 @@ struct Inputs {
   optim::OptimizerOptions optimizer;
   optim::ScheduleOptions schedule;
   TrainOptions train;
+  ReferenceOptions reference;
   EvaluateOptions evaluate;
   checkpoint::CheckpointOptions checkpoint;
   LogOptions log;

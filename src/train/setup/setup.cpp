@@ -16,11 +16,13 @@
 #include "checkpoint/models/peft_folder.hpp"
 #include "checkpoint/store/location.hpp"
 #include "checkpoint/store/store.hpp"
+#include "core/file.hpp"
 #include "core/philox.hpp"
 #include "data/sampler.hpp"
 #include "data/validation.hpp"
 #include "device/buffer.hpp"
 #include "device/device.hpp"
+#include "model/description/config_json.hpp"
 #include "ops/gemm_algorithms.hpp"
 #include "optim/optimizer.hpp"
 #include "optim/outer_optimizer.hpp"
@@ -157,10 +159,26 @@ bool goes_on(const comm::Communicator& world, const Inputs& in) {
          }) == "yes";
 }
 
+/// Checks that the reference model has the shape of the trained one.
+void check_reference(const Inputs& in, const model::ParameterTable& table) {
+  const fs::path folder = in.reference.hf;
+  std::error_code ignored;
+  validate(fs::is_directory(folder, ignored),
+           "reference.hf: {} is not a folder; give a Hugging Face folder{}", folder.string(),
+           did_you_mean_path(folder));
+  const auto change = model::difference(model::read_config_json(folder), in.model.base());
+  validate(
+      change.empty(),
+      "reference.hf: {} holds another model: {} in the trained one; give one of the same shape",
+      folder.string(), change);
+  checkpoint::HfModel(folder, in.model, table).check_fits();
+}
+
 /// Checks the source of the initial weights. A run that resumes from its own checkpoint does not
 /// need it.
 void check_start(const Inputs& in, const model::ParameterTable& table) {
   if (has_own_checkpoints(in)) return;
+  if (!in.reference.hf.empty()) check_reference(in, table);
   const auto& resume = in.checkpoint.resume;
   if (resume != "auto" && resume != "none")
     checkpoint::checkpoints_to_resume(resume);
@@ -230,6 +248,25 @@ std::string check_pipeline(const Inputs& in, const PipelineShape& shape) {
       100 * pipeline_bubble(shape));
 }
 
+/// Checks what an objective on pairs needs.
+void check_objective(const Inputs& in) {
+  const auto& train = in.train;
+  if (!in.data.pairs) {
+    validate(in.reference.hf.empty(),
+             "reference.hf is set, but train.objective is next_token, which has no reference "
+             "model; set train.objective to dpo or ipo, or leave it out");
+    return;
+  }
+  const auto objective = name_in_inputs(train.objective);
+  validate(in.data.format == data::Format::jsonl,
+           "train.objective: {} compares answers in JSON records with 'chosen' and 'rejected'; "
+           "data.format is {}",
+           objective, name_in_inputs(in.data.format));
+  validate(in.data.loss_on == data::LossOn::assistant,
+           "train.objective: {} compares answers, and data.loss_on is {}; leave it out", objective,
+           name_in_inputs(in.data.loss_on));
+}
+
 /// Returns placements from the inputs' spec, or Megatron's; writes the spec's residual layout into
 /// the inputs.
 sharding::Placements place(Inputs& in, const model::ParameterTable& table,
@@ -272,6 +309,14 @@ bool refers_to_base(const Inputs& in) {
          (in.pretrained.load_weights || in.model.has_coded_base());
 }
 
+void resolve_objective(Inputs& in) {
+  auto& data = in.data;
+  data.pairs = in.train.objective != Objective::next_token;
+  if (!data.pairs) return;
+  data.document_mask = true;
+  if (data.packing == data::Packing::concatenate) data.packing = data::Packing::best_fit;
+}
+
 std::string describe(const device::MemoryByUse& bytes) {
   std::string text;
   for (std::size_t use = 0; use < bytes.size(); ++use)
@@ -288,6 +333,8 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
   setup.topology = std::move(topology);
   auto& in = setup.inputs;
   in.model = in.model.resolved();
+  resolve_objective(in);
+  check_objective(in);
   validate(in.model.dropout == 0,
            "model.dropout is {}, and llamesh has no dropout; set model.dropout=0 to train without",
            in.model.dropout);

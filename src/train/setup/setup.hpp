@@ -62,6 +62,12 @@ struct Setup {
   std::int64_t row_length() const {
     return inputs.data.sequence_length / mesh.group_size(mesh.context());
   }
+  /// Returns how many document pairs a micro-batch may have; 0 if the run has none.
+  std::int64_t max_pairs() const {
+    return inputs.data.pairs
+               ? model::max_pairs(inputs.train.micro_batch, inputs.data.sequence_length)
+               : 0;
+  }
   /// Returns true if the run has the same bits on every mesh.
   bool is_mesh_reproducible() const { return inputs.train.reproducible == Reproducible::mesh; }
   /// Returns which sequences of a step rank `rank` reads.

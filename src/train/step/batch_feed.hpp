@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <exception>
 #include <optional>
@@ -13,13 +14,15 @@
 #include "model/causal_lm.hpp"
 #include "model/layers/context_parallel.hpp"
 #include "train/setup/setup.hpp"
+#include "train/step/pair_references.hpp"
 
 namespace llamesh::train {
 
-/// Valid targets of a step: over all ranks, and over those of this rank's replica, if replicas
-/// train apart.
-struct ValidTokens {
-  std::int64_t all, in_replica;
+/// Counts over a step's batches on all ranks.
+struct StepCounts {
+  std::int64_t tokens;             ///< in the loss
+  std::int64_t losses;             ///< these tokens, or pairs: the loss is their mean
+  std::int64_t losses_in_replica;  ///< in this rank's replica, if replicas train apart
 };
 
 /// A rank's training and validation batches, on the model's device. With a context axis they have
@@ -32,9 +35,9 @@ class BatchFeed {
 
   /// Starts reading the training data that follow step `step`.
   void start_after(std::int64_t step);
-  /// Reads a step's micro-batches and returns the number of valid targets. In one collective the
-  /// ranks agree on that and on whether reading worked: several ranks may read a bad file.
-  ValidTokens read_step();
+  /// Reads a step's micro-batches and counts what they have. In one collective the ranks agree on
+  /// that and on whether reading worked: several ranks may read a bad file.
+  StepCounts read_step();
   /// Returns the seconds for which the last read_step() waited for other ranks.
   double seconds_waited() const { return seconds_waited_; }
   /// Copies the step's micro-batches to the model's device. On a GPU the next copy overwrites them,
@@ -46,15 +49,34 @@ class BatchFeed {
   /// Reads the batches [first, first + count) of a validation set and copies them likewise.
   std::vector<model::Batch> read_validation(std::size_t set, std::int64_t first,
                                             std::int64_t count);
-  /// Ends the pass over a validation set: returns the number of valid targets that all ranks have
-  /// read in it. Throws if data could not be read. Collective.
+  /// Ends the pass over a validation set: returns the number of losses that all ranks have read in
+  /// it. Throws if data could not be read. Collective.
   std::int64_t end_validation();
 
+  /// Sets the reference model's log-probabilities, which are 0 until then.
+  void use_references(PairReferences references) { references_ = std::move(references); }
+  /// Returns the batches per rank that read each pair in a stream (pair_streams()) once.
+  std::int64_t reference_batches(std::size_t stream) const {
+    return all_pairs_.at(stream).batches();
+  }
+  /// Reads such batches like read_validation(), up to end_validation().
+  std::vector<model::Batch> read_pairs(std::size_t stream, std::int64_t first, std::int64_t count);
+  /// Returns the pairs that were read last for validation or by read_pairs(), in order.
+  std::vector<data::PairOfBatch> pairs_read() const;
+
  private:
-  void read_validation_batch(std::size_t set, std::int64_t k, data::TokenBatch& batch);
+  std::vector<model::Batch> read(const data::ValidationData& data, std::size_t stream,
+                                 std::int64_t first, std::int64_t count);
+  void read_batch(const data::ValidationData& data, std::int64_t k, data::TokenBatch& batch);
   data::TokenBatch empty_batch() const;
   void take(data::TokenBatch& batch, const data::TokenBatch& whole) const;
   std::vector<model::Batch> to_device(std::span<data::TokenBatch> batches);
+  std::vector<Tensor> tensors(std::span<data::TokenBatch> batches,
+                              std::vector<std::int32_t> data::TokenBatch::*values_of,
+                              device::Staging& staging) const;
+  void add_pairs(std::span<data::TokenBatch> batches, std::vector<model::Batch>& on_device);
+  using Counts = std::array<std::int64_t, 2>;  ///< targets, and pairs that no other rank counts
+  Counts counts_of(const data::TokenBatch& batch) const;
 
   const comm::Communicator& world_;
   const Setup& setup_;
@@ -67,9 +89,13 @@ class BatchFeed {
   double seconds_waited_ = 0;
   std::vector<data::ValidationData> validation_;  ///< a set each
   std::vector<data::TokenBatch> validation_batches_;
-  std::int64_t validated_ = 0;                       ///< valid targets so far
-  std::exception_ptr unreadable_;                    ///< error in a validation set
-  device::Staging ids_, targets_, document_starts_;  ///< for the batches on the device
+  Counts validated_ = {};          ///< so far
+  std::exception_ptr unreadable_;  ///< error in a validation set
+  PairReferences references_;
+  std::vector<data::ValidationData> all_pairs_;       ///< by stream, if the run trains on pairs
+  std::vector<std::vector<float>> numbers_of_pairs_;  ///< by batch: references, tokens
+  // For the batches on the device:
+  device::Staging ids_, targets_, document_starts_, documents_, pair_numbers_;
 };
 
 }  // namespace llamesh::train

@@ -17,10 +17,10 @@
 namespace llamesh::train {
 namespace {
 
-/// Returns the divisor for a mean over these targets. A batch may consist of prompts
-/// only: then no token is in the loss, and the loss is 0.
-double divisor_of(std::int64_t valid) {
-  return static_cast<double>(std::max<std::int64_t>(valid, 1));
+/// Returns the divisor for a mean over these losses. A batch may consist of prompts only: then no
+/// token is in the loss, and the loss is 0.
+double divisor_of(std::int64_t losses) {
+  return static_cast<double>(std::max<std::int64_t>(losses, 1));
 }
 
 }  // namespace
@@ -50,6 +50,7 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
 void Trainer::start() {
   draw(sharding::ShardedState::Units::all);
   resume_from(0, 0);
+  if (setup_.inputs.data.pairs) use_references(compute_references());
 }
 
 void Trainer::draw(sharding::ShardedState::Units units) {
@@ -101,13 +102,13 @@ std::string Trainer::describe() const {
 StepRecord Trainer::train_step(const OnProgress& on_progress, const Request& request,
                                const Repair& repair) {
   meter_.begin_step();
-  const auto valid = feed_.read_step();
+  const auto counts = feed_.read_step();
   meter_.note_wait_for_data(feed_.seconds_waited());
   StepRecord record{.step = step_ + 1};
-  auto parts = run_passes(record, valid, on_progress, request);
+  auto parts = run_passes(record, counts, on_progress, request);
   if (!record.is_finite() && repair()) {
     engine_.drop_gradients();
-    parts = run_passes(record, valid, on_progress, request);
+    parts = run_passes(record, counts, on_progress, request);
   }
   meter_.begin_update();
   observers_.after_passes(record, parts);
@@ -121,7 +122,7 @@ StepRecord Trainer::train_step(const OnProgress& on_progress, const Request& req
   engine_.exchange_replicas(record.step, in.train.steps);
 
   step_ = record.step;
-  record.tokens = tokens_ += valid.all;
+  record.tokens = tokens_ += counts.tokens;
   record.request = std::ranges::max(parts, {}, &StepPart::request).request;
   meter_.end_step(record, parts);
   return record;
@@ -129,9 +130,9 @@ StepRecord Trainer::train_step(const OnProgress& on_progress, const Request& req
 
 /// Runs the step's passes, again if the observers ask for it. Returns all ranks' parts of the
 /// record, and sets its loss and gradient norm.
-std::vector<StepPart> Trainer::run_passes(StepRecord& record, const ValidTokens& valid,
+std::vector<StepPart> Trainer::run_passes(StepRecord& record, const StepCounts& counts,
                                           const OnProgress& on_progress, const Request& request) {
-  const float scale = 1.0F / static_cast<float>(divisor_of(valid.in_replica));
+  const float scale = 1.0F / static_cast<float>(divisor_of(counts.losses_in_replica));
   for (bool repeated = false;; repeated = true) {
     const auto batches = feed_.micro_batches();
     observers_.before_passes(record.step, batches, scale, on_progress);
@@ -142,7 +143,7 @@ std::vector<StepPart> Trainer::run_passes(StepRecord& record, const ValidTokens&
     auto parts = exchange(request);
     mesh_.check_fingerprints();
     if (!observers_.must_repeat(record, parts, repeated)) {
-      sum_up(record, parts, valid.all);
+      sum_up(record, parts, counts.losses);
       return parts;
     }
     engine_.drop_gradients();
@@ -155,6 +156,7 @@ std::vector<StepPart> Trainer::exchange(const Request& request) {
   StepPart mine;
   norm_.contribute(mine);  // waits for the passes
   mine.loss = engine_.model.take_loss();
+  mine.pairs = sum_of(engine_.model.take_pairs());
   mine.measured = meter_.sample();
   mine.request = request(mine.measured.seconds);
   observers_.contribute(mine);
@@ -166,25 +168,78 @@ std::vector<StepPart> Trainer::exchange(const Request& request) {
   return parts;
 }
 
-/// Sets the record's loss and gradient norm, with the same bits on every rank.
+/// Sets the record's means and gradient norm, with the same bits on every rank.
 void Trainer::sum_up(StepRecord& record, const std::vector<StepPart>& parts,
-                     std::int64_t valid) const {
+                     std::int64_t losses) const {
   double loss = 0;
-  for (const int rank : loss_ranks_) loss += parts[static_cast<std::size_t>(rank)].loss;
-  record.loss = without_nan_sign(loss / divisor_of(valid));
+  PairSums pairs;
+  for (const int rank : loss_ranks_) {
+    const auto& part = parts[static_cast<std::size_t>(rank)];
+    loss += part.loss;
+    pairs += part.pairs;
+  }
+  record.loss = without_nan_sign(loss / divisor_of(losses));
+  set_means(pairs, record);
   record.grad_norm = without_nan_sign(norm_.of(parts));
 }
 
-double Trainer::evaluate(const OnProgress& on_progress, std::size_t set) {
-  const auto batches = feed_.validation_batches(set);
+/// Calls run(first, count) for batches that pass the pipeline's stages together.
+template <class Run>
+void Trainer::run_batches(std::int64_t batches, const OnProgress& on_progress, const Run& run) {
   const std::int64_t at_once = setup_.pipeline.chunks > 1 ? setup_.pipeline.stages : 1;
   for (std::int64_t first = 0; first < batches; first += at_once) {
-    engine_.evaluate(feed_.read_validation(set, first, std::min(at_once, batches - first)));
+    run(first, std::min(at_once, batches - first));
     on_progress();
   }
+}
+
+StepRecord Trainer::evaluate(const OnProgress& on_progress, std::size_t set) {
+  run_batches(feed_.validation_batches(set), on_progress,
+              [&](std::int64_t first, std::int64_t count) {
+                engine_.evaluate(feed_.read_validation(set, first, count));
+              });
   const double loss = engine_.model.take_loss();  // waits for the last collective
-  const auto valid = static_cast<double>(feed_.end_validation());
-  return without_nan_sign(loss_group_.sum(loss, "the loss") / valid);
+  const auto losses = static_cast<double>(feed_.end_validation());
+  StepRecord record{.step = step_};
+  record.loss = without_nan_sign(loss_group_.sum(loss, "the loss") / losses);
+  if (!setup_.inputs.data.pairs) return record;
+  PairSums pairs;
+  for (const auto& part :
+       comm::all_gather(loss_group_, sum_of(engine_.model.take_pairs()), "sums over pairs"))
+    pairs += part;
+  set_means(pairs, record);
+  return record;
+}
+
+PairReferences Trainer::compute_references(const OnProgress& on_progress) {
+  struct Found {
+    std::size_t stream;
+    std::int64_t pair;
+    std::array<float, 2> log_probs;
+  };
+  on_master_weights_loaded();
+  world_.barrier("the reference model's weights");
+  feed_.use_references({});
+  const auto streams = pair_streams(setup_);
+  std::vector<Found> mine;
+  for (std::size_t stream = 0; stream < streams.size(); ++stream) {
+    run_batches(feed_.reference_batches(stream), on_progress,
+                [&](std::int64_t first, std::int64_t count) {
+                  engine_.evaluate(feed_.read_pairs(stream, first, count));
+                  const auto results = engine_.model.take_pairs();  // on one rank of several
+                  const auto pairs = feed_.pairs_read();
+                  for (std::size_t i = 0; i < results.size(); ++i)
+                    mine.push_back({stream, pairs[i].number, results[i].log_probs});
+                });
+    engine_.model.take_loss();
+    feed_.end_validation();
+  }
+  PairReferences references;
+  for (const auto* stream : streams)
+    references.emplace_back(static_cast<std::size_t>(2 * stream->pairs()));
+  for (const auto& [stream, pair, log_probs] : comm::all_gather_lists(world_, mine))
+    std::ranges::copy(log_probs, references[stream].begin() + 2 * pair);
+  return references;
 }
 
 void Trainer::check_weights() const {

@@ -23,7 +23,8 @@ class Trainer {
   /// Allocates memory. Collective; borrows the arguments. start() or resume_from() comes next.
   Trainer(const comm::Communicator& world, const Setup& setup, comm::DeviceMesh& mesh);
 
-  /// Draws the initial weights and starts reading data at the first step. Collective.
+  /// Draws the initial weights, which are the reference model's, and starts reading data at the
+  /// first step. Collective.
   void start();
   /// Draws initial weights only, before resume_from(0, 0).
   void draw(sharding::ShardedState::Units units);
@@ -49,10 +50,16 @@ class Trainer {
   StepRecord train_step(
       const OnProgress& on_progress = [] {}, const Request& request = [](double) { return 0; },
       const Repair& repair = [] { return false; });
-  /// Returns the mean loss over a validation set (Inputs::validation_sets()), in nats per token,
-  /// the same on every rank. Throws at the end if data cannot be read.
-  double evaluate(
+  /// Returns the mean loss over a validation set (Inputs::validation_sets()), in nats per token or
+  /// pair, and the means over pairs, the same on every rank. The record has no other measurements.
+  /// Throws at the end if data cannot be read.
+  StepRecord evaluate(
       const OnProgress& on_progress = [] {}, std::size_t set = 0);
+
+  /// Returns all pairs' log-probabilities under the present weights. Collective.
+  PairReferences compute_references(const OnProgress& on_progress = [] {});
+  /// Sets those under the reference model, before the first step on pairs.
+  void use_references(PairReferences references) { feed_.use_references(std::move(references)); }
 
   /// Makes later work on the state's stream see exchanges between replicas that are under way.
   void settle() {
@@ -90,10 +97,12 @@ class Trainer {
   void keep_bf16_products(const std::string& recorded);
 
  private:
-  std::vector<StepPart> run_passes(StepRecord& record, const ValidTokens& valid,
+  std::vector<StepPart> run_passes(StepRecord& record, const StepCounts& counts,
                                    const OnProgress& on_progress, const Request& request);
   std::vector<StepPart> exchange(const Request& request);
-  void sum_up(StepRecord& record, const std::vector<StepPart>& parts, std::int64_t valid) const;
+  void sum_up(StepRecord& record, const std::vector<StepPart>& parts, std::int64_t losses) const;
+  template <class Run>
+  void run_batches(std::int64_t batches, const OnProgress& on_progress, const Run& run);
 
   const comm::Communicator& world_;
   const Setup& setup_;

@@ -145,9 +145,17 @@ void EventFile::write(const StepRecord& record) {
   write(record.step, scalars.by_tag);
 }
 
-void EventFile::write_validation(std::int64_t step, double loss, const std::string& set) {
-  write(step,
-        {{set == default_validation_set ? "validation/loss" : "validation/loss/" + set, loss}});
+void EventFile::write_validation(const StepRecord& record, const std::string& set) {
+  constexpr std::string_view of_steps = "train/";
+  Scalars scalars;
+  for_each_quantity([&](const auto& quantity) {
+    if (quantity.measured != Measured::in_validation_too) return;
+    std::string_view tag = quantity.tag;
+    if (tag.starts_with(of_steps)) tag.remove_prefix(of_steps.size());
+    const auto of_set = set == default_validation_set ? "" : "/" + set;
+    scalars.add(fmt::format("validation/{}{}", tag, of_set), record.*quantity.member);
+  });
+  write(record.step, scalars.by_tag);
 }
 
 }  // namespace llamesh::train

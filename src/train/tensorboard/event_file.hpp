@@ -22,8 +22,7 @@ class EventFile {
   /// once.
   EventFile(const std::filesystem::path& folder, std::int64_t step);
   void write(const StepRecord& record);
-  void write_validation(std::int64_t step, double loss,
-                        const std::string& set = default_validation_set);
+  void write_validation(const StepRecord& record, const std::string& set = default_validation_set);
 
  private:
   void write(std::int64_t step, const std::map<std::string, double>& scalars);
