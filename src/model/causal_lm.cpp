@@ -212,10 +212,11 @@ void CausalLM::head(const BlockContext& ctx, const Residual& hidden, const Batch
 /// each token's loss.
 Tensor CausalLM::compare(const PairsOfBatch& pairs) {
   const Activations& a = activations_;
-  const auto documents = pairs.references.numel();
-  const Tensor log_probs = a.log_probs.slice(0, documents);
-  ops::log_probs_of_documents(stream_, log_probs, a.losses, pairs.documents);
-  context_.sum(log_probs);
+  const Tensor log_probs = a.log_probs.slice(0, pairs.references.numel());
+  // Ranks exchange room for all, so that traffic does not depend on the data.
+  const Tensor summed = context_.size() > 1 ? a.log_probs : log_probs;
+  ops::log_probs_of_documents(stream_, summed, a.losses, pairs.documents);
+  context_.sum(summed);
   ops::pair_losses(stream_, {.row_factors = a.row_factors,
                              .results = pair_results(pairs),
                              .log_probs = log_probs,

@@ -118,7 +118,10 @@ class Job {
 };
 
 inline checkpoint::TrainState progress(std::int64_t step) {
-  return {step, 10 * step, 7, "replicate=2 x shard=2", "hybrid_shard", "a: 1\n", "{}", "test"};
+  checkpoint::TrainState state{step,           10 * step, 7,    "replicate=2 x shard=2",
+                               "hybrid_shard", "a: 1\n",  "{}", "test"};
+  state.reference = {.model = 5, .log_probs = static_cast<std::uint64_t>(step)};
+  return state;
 }
 
 /// Returns the exit code with which `work` ended; done if it did not throw. Every rank must see the

@@ -181,6 +181,28 @@ TEST(Inputs, ValidationMayHaveSets) {
   EXPECT_EQ(to_yaml(parse_inputs(text, "again")), text);
 }
 
+TEST(Inputs, PairsDecideAboutSequences) {
+  const auto in = parse_inputs(
+      "data: {train: a, columns: {chosen: good}}\ntrain: {objective: ipo, beta: 0.3}\n"
+      "reference: {hf: base}\n",
+      "there/f.yaml");
+  EXPECT_EQ(in.train.objective, train::Objective::ipo);
+  EXPECT_EQ(in.data.columns.chosen, "good");
+  EXPECT_TRUE(in.data.pairs);
+  EXPECT_TRUE(in.data.document_mask);
+  EXPECT_EQ(in.data.packing, data::Packing::best_fit);
+  EXPECT_EQ(in.reference.hf, (std::filesystem::current_path() / "there/base").string());
+  const auto text = to_yaml(in);
+  EXPECT_EQ(to_yaml(parse_inputs(text, "again")), text);
+  EXPECT_EQ(
+      parse_inputs("data: {train: a, packing: none}\ntrain: {objective: dpo}\n", "f").data.packing,
+      data::Packing::none);
+  EXPECT_NE(test::error_of([] {
+              parse_inputs("data: {train: a}\ntrain: {beta: 0.3}\n", "f");
+            }).find("train.beta is 0.3, but train.objective is next_token"),
+            std::string::npos);
+}
+
 TEST(Inputs, RandomTokensNeedNoFile) {
   const Inputs in = parse_inputs("data: {format: random}", "f");
   EXPECT_EQ(in.data.training_sources().size(), 1U);

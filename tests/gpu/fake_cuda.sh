@@ -99,6 +99,17 @@ for case in 2/none 4/all; do
   ran "nf4-${case%/*}" "${case%/*}" --device cuda "${keys[@]}"
   close "full_shard, ${case%/*} ranks, adapters beside NF4, sharding.offload=${case#*/}" 4 "nf4-${case%/*}" "nf4-cpu-${case%/*}" 1e-5
 done
+for i in {1..40}; do
+  printf '{"prompt": "Q%d", "chosen": "good %d", "rejected": "bad%s"}\n' "$i" $((i * i)) "$(seq -s '' "$((i % 5))")"
+done | tee "$work/cuda.jsonl" >"$work/cpu.jsonl" # a file each, so that each computes its own reference
+for case in dpo/2/none ipo/4/all; do
+  IFS=/ read -r objective ranks offload <<<"$case"
+  keys=("train.objective=$objective" train.beta=0.5 data.sequence_length=64 sharding.strategy=full_shard "sharding.offload=$offload")
+  for device in cpu cuda; do
+    ran "$objective-$device" "$ranks" --device "$device" "data.train=[$work/$device.jsonl]" "${keys[@]}"
+  done
+  close "$objective, $ranks ranks, sharding.offload=$offload" 4 "$objective-cuda" "$objective-cpu" 1e-5
+done
 for case in full_shard/2/optimizer hybrid_shard/4/all no_shard/2/all; do
   IFS=/ read -r strategy ranks offload <<<"$case"
   ran "offload-$offload-$ranks" "$ranks" --device cuda "sharding.strategy=$strategy" "sharding.offload=$offload" \

@@ -491,6 +491,24 @@ TEST(Prediction, HoldsForABaseAsCodes) {
     }
 }
 
+TEST(Prediction, HoldsForPairs) {
+  for (const int context : {1, 2}) {
+    const TemporaryFolder folder;
+    auto in = predicted_inputs(folder);
+    std::string lines;
+    for (int i = 0; i < 80; ++i)
+      lines +=
+          fmt::format(R"({{"prompt": "{}", "chosen": "a{}", "rejected": "b"}})", i, i * i) + "\n";
+    in.data.train = {folder.write("pairs.jsonl", lines)};
+    in.data.format = data::Format::jsonl;
+    in.data.sequence_length = 48;
+    in.train.objective = train::Objective::dpo;
+    in.sharding.strategy = Strategy::full_shard;
+    in.mesh.context = world().size() % 2 == 0 ? context : 1;
+    expect_as_planned(in);
+  }
+}
+
 TEST(Prediction, HoldsForWhatASpecLeavesUnsharded) {
   const TemporaryFolder folder;
   auto in = predicted_inputs(folder);

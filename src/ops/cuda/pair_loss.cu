@@ -1,5 +1,6 @@
 #include "ops/cuda/kernels.hpp"
 #include "ops/cuda/reduce.cuh"
+#include "ops/cuda/vectorized.cuh"
 
 // Small next to the logits: a document's sum reads the numbers of all tokens, 8 bytes each.
 namespace LLAMESH_OPS_CUDA {
