@@ -157,6 +157,21 @@ TEST(Plan, LlamaOf70BillionParametersInNf4FitsOneGpu) {
   EXPECT_NEAR(json.at("alive_at_peak").at("weights").get<double>(), weights, 1e-3 * weights);
 }
 
+TEST(Plan, OfPairsOpensNoFile) {
+  PlanArguments arguments;
+  arguments.inputs = test::source_file("inputs/tiny.yaml");
+  arguments.overrides = {"data.train=[not-there.jsonl]", "data.document_mask=true"};
+  arguments.output = Output::json;
+  const auto activations = [&] {
+    const auto [code, json] = printed(arguments);
+    EXPECT_EQ(code, 0);
+    return json.at("alive_at_peak").at("activations").get<std::int64_t>();
+  };
+  const auto without = activations();
+  arguments.overrides.emplace_back("train.objective=dpo");
+  EXPECT_GT(activations(), without);
+}
+
 TEST(Plan, CountsMemoryCheckpointsInTheHostsMemory) {
   auto arguments = cluster("llama3-8b-1x8", 16);
   EXPECT_EQ(printed(arguments).json.at("memory_checkpoint_bytes"), 0);

@@ -69,6 +69,7 @@ TEST(InputErrors, NamesOfOtherProgramsHaveTheirHint) {
   EXPECT_EQ(hint("tp_size=2"), "; did you mean 'mesh.axes.tensor'?");
   EXPECT_EQ(hint("report_to=wandb"), "; did you mean 'log.tensorboard'?");
   EXPECT_NE(hint("mesh.axes.pp=2").find("'mesh.axes.pipeline'"), std::string::npos);
+  EXPECT_NE(hint("train.dpo_beta=0.1").find("train.beta"), std::string::npos);
   EXPECT_NE(hint("model.load_in_4bit=true").find("model.lora.base: nf4"), std::string::npos);
   EXPECT_EQ(hint("sharding.strategy=fsdp"), "; did you mean 'full_shard'?");
   EXPECT_EQ(hint("precision.parameters=bfloat16"), "; did you mean 'bf16'?");

@@ -9,6 +9,7 @@
 
 #include "data/chat_template.hpp"
 #include "data/encode_jsonl.hpp"
+#include "data/pair_records.hpp"
 #include "files.hpp"
 #include "python.hpp"
 #include "source_file.hpp"
@@ -50,9 +51,12 @@ class JinjaTemplates : public testing::Test {
     return shown(options_of(text), record);
   }
   static std::string shown(const ConversationOptions& options, const std::string& record) {
+    return shown(parse_jsonl(record, jinja_line, options));
+  }
+  static std::string shown(const Document& document) {
     std::string result;
     bool in_loss = false;
-    for (const auto& segment : parse_jsonl(record, jinja_line, options).segments) {
+    for (const auto& segment : document.segments) {
       if (segment.in_loss != in_loss) result += in_loss ? "]]" : "[[";
       in_loss = segment.in_loss;
       result += segment.text;
@@ -63,6 +67,34 @@ class JinjaTemplates : public testing::Test {
   test::TemporaryFolder folder_;
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer_;
 };
+
+// Both documents are those of the conversations, in which only what differs is learned.
+TEST_F(JinjaTemplates, WritePairs) {
+  const auto options = options_of(chatml);
+  const std::string user = R"({"role": "user", "content": "a"})";
+  const auto says = [](const char* text, const char* more = "") {
+    return fmt::format(R"({{"role": "assistant", "content": "{}"{}}})", text, more);
+  };
+  const auto first = fmt::format(R"({{"messages": [{}, {}]}})", user, says("b"));
+  auto pair = parse_pair(fmt::format(R"({{"prompt": [{}], "chosen": [{}], "rejected": [{}]}})",
+                                     user, says("b"), says("c")),
+                         jinja_line, options);
+  EXPECT_EQ(shown(pair[0]), shown(options, first));
+  EXPECT_NE(shown(pair[1]), shown(pair[0]));
+  const std::string marked =
+      "{%- for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}{%- if m.role == 'assistant' %}"
+      "{% generation %}{{ m.content + '<|im_end|>' }}{% endgeneration %}{% else %}"
+      "{{ m.content + '<|im_end|>' }}{% endif %}{{ '\\n' }}{%- endfor %}"
+      "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+  const auto with_marks = options_of(marked);
+  pair = parse_pair(
+      fmt::format(R"({{"chosen": [{0}, {1}, {0}, {2}], "rejected": [{0}, {1}, {0}, {3}]}})", user,
+                  says("shared"), says("b"), says("c")),
+      jinja_line, with_marks);
+  EXPECT_EQ(shown(pair[1]),
+            shown(with_marks, fmt::format(R"({{"messages": [{0}, {1}, {0}, {2}]}})", user,
+                                          says("shared", R"(, "train": false)"), says("c"))));
+}
 
 /// Returns a record with these messages, {role, content} in turn.
 std::string talk_of(const std::vector<std::pair<std::string, std::string>>& turns) {

@@ -263,6 +263,32 @@ TEST(Preference, ResumesWithTheSameBits) {
   EXPECT_EQ(std::filesystem::last_write_time(files[0]), written);
 }
 
+// The training pairs' file stays as it is, so that runs that refer to it go on.
+TEST(Preference, AddsTheReferencesOfAnotherSet) {
+  const SharedFolder folder;
+  auto in = packed_inputs(folder.path());
+  in.train.steps = 12;
+  run_to_the_end(in);
+  ASSERT_EQ(reference_files(folder.path()).size(), 1U);
+  const auto written = std::filesystem::last_write_time(reference_files(folder.path())[0]);
+  const auto first = reference_files(folder.path())[0];
+  auto other = in;
+  other.run.folder += "-other";
+  const auto all = many_pairs();
+  other.data.validation = {
+      shared_file(folder.path() / "more.jsonl", all.substr(0, all.find('\n', all.size() / 2) + 1))};
+  other.evaluate.every_steps = 12;
+  other.train.steps = 0;
+  run_to_the_end(other);
+  EXPECT_EQ(reference_files(folder.path()).size(), 2U);
+  EXPECT_EQ(std::filesystem::last_write_time(first), written);
+  in.data.validation = other.data.validation;
+  in.evaluate.every_steps = 2;
+  in.train.steps = 14;
+  run_to_the_end(in);
+  EXPECT_EQ(metrics_of(in).validation.size(), 1U);
+}
+
 TEST(Preference, RefusesAnotherReference) {
   const auto alone = world().split(world().rank(), 0);
   const SharedFolder shared;
@@ -298,7 +324,8 @@ TEST(Preference, RefusesAnotherReference) {
   EXPECT_NE(error_with(text.substr(0, text.size() - 4)).find("60 pairs have 120 of type <f4"),
             std::string::npos);
   std::filesystem::remove(files[0]);
-  EXPECT_NE(error_of(restore).find("is gone, which has the reference model's"), std::string::npos);
+  EXPECT_NE(error_of(restore).find("is missing, which has the reference model's"),
+            std::string::npos);
   find();  // as another run of the same inputs does
   EXPECT_EQ(read_file(files[0], 1 << 20), text);
 }

@@ -29,7 +29,7 @@ struct BaseModel {
 /// Identifies the reference model in a run on pairs (train/run/reference_files.hpp).
 struct PairReference {
   std::uint64_t model;      ///< its weights' hash
-  std::uint64_t log_probs;  ///< hash over its log-probabilities
+  std::uint64_t log_probs;  ///< hash over its log-probabilities of the training pairs
   bool operator==(const PairReference&) const = default;
 };
 

@@ -2,9 +2,9 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <optional>
 #include <utility>
 
 #include "comm/mpi/exchange.hpp"
@@ -15,6 +15,7 @@
 #include "data/fingerprint.hpp"
 #include "data/mapped_file.hpp"
 #include "data/numpy_array.hpp"
+#include "model/description/config_json.hpp"
 #include "train/health/state_hash.hpp"
 
 namespace llamesh::train {
@@ -83,9 +84,9 @@ void write(const fs::path& path, const std::vector<float>& numbers) {
   });
 }
 
-/// Reads all streams' files on rank 0. Returns nothing if one is missing. Collective.
-std::optional<PairReferences> read_all(const comm::Communicator& world, const Setup& setup,
-                                       const std::vector<Places>& places) {
+/// Reads all streams' files on rank 0. What is missing is empty. Collective.
+PairReferences read_all(const comm::Communicator& world, const Setup& setup,
+                        const std::vector<Places>& places) {
   const auto streams = pair_streams(setup);
   PairReferences references(streams.size());
   comm::agree(world, [&] {
@@ -95,16 +96,15 @@ std::optional<PairReferences> read_all(const comm::Communicator& world, const Se
       if (references[i].empty()) references[i] = read(places[i].in_run_folder, pairs);
     }
   });
-  for (auto& of_stream : references) {
-    of_stream = comm::broadcast_list(world, of_stream);
-    if (of_stream.empty()) return std::nullopt;
-  }
+  for (auto& of_stream : references) of_stream = comm::broadcast_list(world, of_stream);
   return references;
 }
 
-/// Writes each stream's file beside its data, or in the run folder.
-void write_all(const std::vector<Places>& places, const PairReferences& references) {
+/// Writes the files that were missing beside the data, or in the run folder.
+void write_new(const std::vector<Places>& places, const PairReferences& found,
+               const PairReferences& references) {
   for (std::size_t i = 0; i < places.size(); ++i) {
+    if (!found[i].empty()) continue;
     const auto& [beside_data, in_run_folder] = places[i];
     const auto folder = beside_data.parent_path() / ".";
     const bool may_write = ::access(folder.c_str(), W_OK | X_OK) == 0;
@@ -116,11 +116,17 @@ void write_all(const std::vector<Places>& places, const PairReferences& referenc
   }
 }
 
-std::uint64_t hash_of(const PairReferences& references) {
+/// Hashes the training pairs' log-probabilities; validation sets may change.
+std::uint64_t hash_for_training(const Setup& setup, const PairReferences& references) {
   RunningHash hash;
-  for (const auto& of_stream : references)
-    hash.add(of_stream.data(), of_stream.size() * sizeof(float));
+  for (std::size_t source = 0; source < setup.train_tokens->sources(); ++source)
+    hash.add(references[source].data(), references[source].size() * sizeof(float));
   return hash.value();
+}
+
+bool is_missing(const Places& places) {
+  std::error_code ignored;
+  return !fs::exists(places.beside_data, ignored) && !fs::exists(places.in_run_folder, ignored);
 }
 
 }  // namespace
@@ -133,9 +139,12 @@ std::uint64_t hash_of_model(const comm::Communicator& world, const Setup& setup,
     hash.add(of_part.data(), of_part.size());
   }
   add(hash, frozen);
-  const auto& [parameters, reduce, linear] = setup.inputs.precision;
-  add(hash, parameters);
-  add(hash, linear);
+  const auto& in = setup.inputs;
+  if (!in.pretrained.load_weights) add(hash, in.run.seed);  // frozen weights may be drawn
+  const auto config = model::to_config_json(in.model);
+  hash.add(config.data(), config.size());
+  add(hash, in.precision.parameters);
+  add(hash, in.precision.linear);
   return hash.value();
 }
 
@@ -143,36 +152,40 @@ checkpoint::PairReference find_references(const comm::Communicator& world, const
                                           Trainer& trainer, std::uint64_t model,
                                           const Trainer::OnProgress& on_progress) {
   const auto places = all_places(setup, model);
-  auto references = read_all(world, setup, places);
-  if (references) {
+  const auto found = read_all(world, setup, places);
+  auto references = found;
+  if (std::ranges::none_of(found, &std::vector<float>::empty)) {
     spdlog::info("reference log-probabilities: read from {}", places.front().beside_data.string());
   } else {
     const auto begin = Clock::now();
-    references = trainer.compute_references(on_progress);
+    references = trainer.compute_references(found, on_progress);
     spdlog::info("reference log-probabilities: computed in {:.2f} s", seconds_since(begin));
     comm::agree(world, [&] {
-      if (world.rank() == 0) write_all(places, *references);
+      if (world.rank() == 0) write_new(places, found, references);
     });
   }
-  const auto hash = hash_of(*references);
-  trainer.use_references(std::move(*references));
+  const auto hash = hash_for_training(setup, references);
+  trainer.use_references(std::move(references));
   return {.model = model, .log_probs = hash};
 }
 
 void restore_references(const comm::Communicator& world, const Setup& setup, Trainer& trainer,
                         const checkpoint::PairReference& saved) {
   const auto places = all_places(setup, saved.model);
+  comm::agree(world, [&] {
+    const auto missing = std::ranges::find_if(places, is_missing);
+    validate(world.rank() != 0 || missing == places.end(),
+             "{} is missing, which has the reference model's log-probabilities; restore it, or let "
+             "another run of the same inputs with train.steps=0 compute it",
+             missing == places.end() ? "" : missing->beside_data.string());
+  });
   auto references = read_all(world, setup, places);
   comm::agree(world, [&] {
-    validate(references.has_value() || world.rank() != 0,
-             "{} is gone, which has the reference model's log-probabilities; restore it, or let "
-             "another run of the same inputs with train.steps=0 compute it again",
-             places.front().beside_data.string());
-    validate(world.rank() != 0 || hash_of(*references) == saved.log_probs,
+    validate(world.rank() != 0 || hash_for_training(setup, references) == saved.log_probs,
              "{} is not the file with which the run was trained; restore it",
              places.front().beside_data.string());
   });
-  trainer.use_references(std::move(*references));
+  trainer.use_references(std::move(references));
 }
 
 }  // namespace llamesh::train

@@ -258,7 +258,9 @@ void check_objective(const Inputs& in) {
     return;
   }
   const auto objective = name_in_inputs(train.objective);
-  validate(in.data.format == data::Format::jsonl,
+  const bool may_be_records =  // a plan opens no file
+      in.data.format == data::Format::jsonl || in.data.format == data::Format::automatic;
+  validate(may_be_records,
            "train.objective: {} compares answers in JSON records with 'chosen' and 'rejected'; "
            "data.format is {}",
            objective, name_in_inputs(in.data.format));

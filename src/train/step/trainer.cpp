@@ -211,7 +211,7 @@ StepRecord Trainer::evaluate(const OnProgress& on_progress, std::size_t set) {
   return record;
 }
 
-PairReferences Trainer::compute_references(const OnProgress& on_progress) {
+PairReferences Trainer::compute_references(PairReferences known, const OnProgress& on_progress) {
   struct Found {
     std::size_t stream;
     std::int64_t pair;
@@ -221,8 +221,10 @@ PairReferences Trainer::compute_references(const OnProgress& on_progress) {
   world_.barrier("the reference model's weights");
   feed_.use_references({});
   const auto streams = pair_streams(setup_);
+  known.resize(streams.size());
   std::vector<Found> mine;
   for (std::size_t stream = 0; stream < streams.size(); ++stream) {
+    if (!known[stream].empty()) continue;
     run_batches(feed_.reference_batches(stream), on_progress,
                 [&](std::int64_t first, std::int64_t count) {
                   engine_.evaluate(feed_.read_pairs(stream, first, count));
@@ -234,12 +236,12 @@ PairReferences Trainer::compute_references(const OnProgress& on_progress) {
     engine_.model.take_loss();
     feed_.end_validation();
   }
-  PairReferences references;
-  for (const auto* stream : streams)
-    references.emplace_back(static_cast<std::size_t>(2 * stream->pairs()));
+  for (std::size_t stream = 0; stream < streams.size(); ++stream)
+    if (known[stream].empty())
+      known[stream].resize(static_cast<std::size_t>(2 * streams[stream]->pairs()));
   for (const auto& [stream, pair, log_probs] : comm::all_gather_lists(world_, mine))
-    std::ranges::copy(log_probs, references[stream].begin() + 2 * pair);
-  return references;
+    std::ranges::copy(log_probs, known[stream].begin() + 2 * pair);
+  return known;
 }
 
 void Trainer::check_weights() const {

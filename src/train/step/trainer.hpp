@@ -56,8 +56,10 @@ class Trainer {
   StepRecord evaluate(
       const OnProgress& on_progress = [] {}, std::size_t set = 0);
 
-  /// Returns all pairs' log-probabilities under the present weights. Collective.
-  PairReferences compute_references(const OnProgress& on_progress = [] {});
+  /// Computes log-probabilities under the present weights for the streams that `known` lacks, and
+  /// returns all. Collective.
+  PairReferences compute_references(
+      PairReferences known = {}, const OnProgress& on_progress = [] {});
   /// Sets those under the reference model, before the first step on pairs.
   void use_references(PairReferences references) { feed_.use_references(std::move(references)); }
 
