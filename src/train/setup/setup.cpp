@@ -311,14 +311,6 @@ bool refers_to_base(const Inputs& in) {
          (in.pretrained.load_weights || in.model.has_coded_base());
 }
 
-void resolve_objective(Inputs& in) {
-  auto& data = in.data;
-  data.pairs = in.train.objective != Objective::next_token;
-  if (!data.pairs) return;
-  data.document_mask = true;
-  if (data.packing == data::Packing::concatenate) data.packing = data::Packing::best_fit;
-}
-
 std::string describe(const device::MemoryByUse& bytes) {
   std::string text;
   for (std::size_t use = 0; use < bytes.size(); ++use)
