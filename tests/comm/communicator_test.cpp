@@ -148,12 +148,13 @@ TEST(Agree, AndGatherGivesWhatEachRankFound) {
   const auto found = agree_and_gather(
       world(),
       [] {
-        return std::array<std::int64_t, 2>{10 * world().rank(), 7};
+        return std::array<std::int64_t, 2>{std::int64_t{10} * world().rank(), 7};
       },
       "a test");
   ASSERT_EQ(std::ssize(found), world().size());
   for (int r = 0; r < world().size(); ++r)
-    EXPECT_EQ(found[static_cast<std::size_t>(r)], (std::array<std::int64_t, 2>{10 * r, 7}));
+    EXPECT_EQ(found[static_cast<std::size_t>(r)],
+              (std::array<std::int64_t, 2>{std::int64_t{10} * r, 7}));
   const auto left = outcome([] {
     agree_and_gather(
         world(),
