@@ -36,13 +36,22 @@ join() {
   cat "$logs/$1.log"
   if ((code != 0)); then failed+=("$1"); fi
 }
+has_ended() { [[ -s $logs/$1.time ]]; }
+# end NAME: kills what is still running of it.
+end() {
+  kill -TERM -- "-${process[$1]}" 2>/dev/null || true
+  wait "${process[$1]}" || true
+  unset "process[$1]"
+}
 end_processes() { for name in "${!process[@]}"; do kill -TERM -- "-${process[$name]}" 2>/dev/null || true; done; }
 trap end_processes EXIT
 trap 'exit 130' INT TERM HUP
 
 # tested ARGUMENT...: scripts/test_preset.sh, for which failed tests are no error: finish repeats them.
+build_only=no  # if yes, it runs no test
 tested() {
   local code=0
+  if [[ $build_only == yes ]]; then scripts/test_preset.sh --only-build "$@"; return; fi
   scripts/test_preset.sh "$@" || code=$?
   ((code == 0 || code == 8))
 }
@@ -70,16 +79,25 @@ cluster() { tested --as cluster --no-build ci -R '^cluster$'; }
 # The emulator has a race detector of its own in plain builds; only .ci/deep also runs it with AddressSanitizer.
 asan() {
   local without_emulator
-  without_emulator=$(tr ' ' '\n' <<<"$folders" | grep -vxE 'threads|gpu|cuda_.*' | paste -sd' ' || true)
+  without_emulator=$(tr ' ' '\n' <<<"$folders" | grep -vxE 'threads/.*|gpu|cuda_.*' | paste -sd' ' || true)
   if [[ -n $without_emulator ]]; then tested --folders "$without_emulator" asan; fi
 }
-tsan() { if affects threads; then tested --folders "${folders/threads/}" tsan; fi; }
+tsan() {
+  local layers
+  layers=$(tr ' ' '\n' <<<"$folders" | sed -n 's|^threads/||p' | paste -sd' ')
+  if [[ -z $layers ]]; then echo "SKIPPED: nothing has changed"; return; fi
+  tested --folders "$layers" tsan
+}
 gpu() {
   if ! affects gpu cuda_emulator cuda_fake; then return; fi
   if ! command -v nvcc >/dev/null; then echo "SKIPPED: no nvcc"; return; fi
   tested ci-cuda
 }
-fuzz() { if affects fuzz; then scripts/build.sh fuzz && tests/fuzz/run.sh "${fuzz_seconds:-3}"; fi; }
+fuzz() {
+  if ! affects fuzz; then return; fi
+  scripts/build.sh fuzz || return
+  if [[ $build_only == no ]]; then tests/fuzz/run.sh "${fuzz_seconds:-3}"; fi
+}
 tidy() { scripts/tidy.sh "$(git rev-parse -q --verify "$base^{commit}" || git rev-parse HEAD~1)"; }
 
 # finish: repeats failed tests, prints the times and the result. Returns 1 if something has failed.

@@ -1,24 +1,26 @@
 #!/usr/bin/env bash
 # Builds what the tests of one preset need and runs them. scripts/test_results.sh reads the outcome from
 # the folder build/PRESET/runs/NAME, with the NAME "tests" by default. Ends with 8 if a test has failed.
-#   scripts/test_preset.sh [--as NAME] [--folders LIST] [--whole] [--no-build] [--list] PRESET [CTEST-OPTION...]
+#   scripts/test_preset.sh [--as NAME] [--folders LIST] [--whole] [--no-build | --only-build] [--list] PRESET [CTEST-OPTION...]
 #     --folders   for a sanitizer: only tests from these folders of tests/, e.g. "comm data"
 #     --whole     for asan: each test on one and on two ranks
 #     --no-build  everything is built
+#     --only-build  runs nothing
 #     --list      only configures, and prints the names of the tests that would run
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-list=no build=yes name=tests label=asan
+list=no build=yes tests=yes name=tests label=asan
 folders=(app checkpoint comm config core cuda_emulator data device fuzz gpu model ops optim plan runs sharding storage tokenizer train)
 while [[ ${1:-} == --* ]]; do
   case $1 in
     --as) name=$2; shift 2 ;;
     --folders) read -ra folders <<<"${2//cuda_fake/}"; shift 2 ;;  # that one is for the preset ci-cuda
     --no-build) build=no; shift ;;
+    --only-build) tests=no; shift ;;
     --whole) label=unit; shift ;;
     --list) list=yes; shift ;;
-    *) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    *) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 2 ;;
   esac
 done
 preset=${1:?"usage: scripts/test_preset.sh [OPTION...] PRESET [CTEST-OPTION...]"}
@@ -58,6 +60,7 @@ if [[ $list == yes ]]; then
   exit
 fi
 if [[ $build == yes ]]; then scripts/build.sh "$preset" "${targets[@]}"; fi
+if [[ $tests == no ]]; then exit; fi
 if [[ $preset == ?san ]]; then source scripts/sanitizer_options.sh; fi
 source scripts/own_tmpdir.sh
 

@@ -12,7 +12,7 @@ class Xielu : public EachDType {};
 INSTANTIATE_TEST_SUITE_P(Types, Xielu, ::testing::Values(DType::f32, DType::bf16), dtype_name);
 
 /// transformers' XIELUActivation, for numbers followed by alpha_p and alpha_n.
-Numbers xielu(const Numbers& numbers_and_alphas) {
+Numbers xielu_of(const Numbers& numbers_and_alphas) {
   const auto softplus = [](double a) { return std::log1p(std::exp(a)); };
   Numbers y(numbers_and_alphas.begin(), numbers_and_alphas.end() - 2);
   const auto p = softplus(*(numbers_and_alphas.end() - 2)),
@@ -35,7 +35,7 @@ TEST_P(Xielu, EqualsTheReferenceAndItsFiniteDifferences) {
     all.push_back(alpha_n.get(0, 0));
     ops::XieluCall call{.out = y, .x = x, .alpha_p = alpha_p, .alpha_n = alpha_n};
     ops::xielu(stream, call);
-    expect_near(y.numbers(), xielu(all), near(), "y");
+    expect_near(y.numbers(), xielu_of(all), near(), "y");
     call.out = again;
     ops::xielu_backward(stream, call,
                         {.dout = dy,
@@ -44,7 +44,7 @@ TEST_P(Xielu, EqualsTheReferenceAndItsFiniteDifferences) {
                          .d_alpha_n = d_alpha_n,
                          .accumulate_n = Accumulate::yes});
     EXPECT_EQ(again.numbers(), y.numbers());
-    auto expected = reference::numerical_gradient(xielu, all, dy.numbers());
+    auto expected = reference::numerical_gradient(xielu_of, all, dy.numbers());
     const auto d_n = expected.back() + 2.0;
     expected.pop_back();
     expect_near(d_alpha_p.numbers(), {expected.back()}, 1e-5, "d_alpha_p");
@@ -66,7 +66,7 @@ TEST(XieluInFp32, IsExactNearZeroAndFiniteFarFromIt) {
   ops::xielu(stream, {.out = y, .x = x, .alpha_p = alpha, .alpha_n = alpha});
   auto all = x.numbers();
   all.insert(all.end(), {30.0, 30.0});
-  const auto expected = xielu(all);
+  const auto expected = xielu_of(all);
   for (Index i = 0; i < 7; ++i) EXPECT_NEAR(y.numbers()[i] / expected[i], 1, 1e-6) << numbers[i];
 }
 

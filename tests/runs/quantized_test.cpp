@@ -29,7 +29,7 @@ train::Inputs quantized_inputs(const std::filesystem::path& folder) {
 }
 
 /// Draws a mesh of this many ranks on nodes, and what is quantized.
-void draw(train::Inputs& in, int ranks, std::mt19937& random) {
+void draw_mesh(train::Inputs& in, int ranks, std::mt19937& random) {
   const auto one_of = [&]<class T>(std::initializer_list<T> values) {
     return *(values.begin() + static_cast<std::ptrdiff_t>(random() % values.size()));
   };
@@ -79,11 +79,11 @@ void draw_fitting(train::Inputs& in, int ranks, std::mt19937& random) {
       return false;
     }
   };
-  do draw(in, ranks, random);
+  do draw_mesh(in, ranks, random);
   while (!fits());
 }
 
-std::string describe(const train::Inputs& in) {
+std::string describe_mesh(const train::Inputs& in) {
   return fmt::format(
       "replicate {}, shard {}, context {}, tensor {}, {} per node, {}, reshard {}, gather {}{}, "
       "reduce {} at {}, offload {}, wrap {}",
@@ -104,7 +104,7 @@ TEST(Quantized, TrainsAlmostLikeOneRankOnEveryMesh) {
     auto in = quantized_inputs(folder.path());
     if (alone.empty()) alone = run_alone(in).losses;
     draw_fitting(in, world().size(), random);
-    SCOPED_TRACE(describe(in));
+    SCOPED_TRACE(describe_mesh(in));
     const auto seen = run(world(), in);
     const double tolerance = in.sharding.reduce_dtype == ReduceDType::int4 ? 0.03 : 0.005;
     ASSERT_EQ(seen.losses.size(), alone.size());

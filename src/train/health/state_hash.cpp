@@ -29,7 +29,7 @@ std::string part_of(const model::ParameterTable& table, const model::Parameter& 
 }
 
 /// Maps the bits one to one for each number, so that no change in one element keeps its hash.
-std::uint64_t hash_of(std::uint64_t number, float value) {
+std::uint64_t hash_of_element(std::uint64_t number, float value) {
   auto hash = number * 0x9E3779B97F4A7C15U ^ std::bit_cast<std::uint32_t>(value);
   hash = (hash ^ (hash >> 32U)) * 0xD6E8FEB86659FD93U;
   hash = (hash ^ (hash >> 32U)) * 0xD6E8FEB86659FD93U;
@@ -59,8 +59,8 @@ std::uint64_t hash_piece(const sharding::ShardedState& state, const sharding::Sh
     for_each_run(parameter.shape, {range.box, range.begin + first, count},
                  [&](std::int64_t begin, std::int64_t at, std::int64_t length) {
                    for (std::int64_t i = 0; i < length; ++i)
-                     sum += hash_of(start + static_cast<std::uint64_t>(begin + i),
-                                    values[static_cast<std::size_t>(at + i)]);
+                     sum += hash_of_element(start + static_cast<std::uint64_t>(begin + i),
+                                            values[static_cast<std::size_t>(at + i)]);
                  });
   }
   return sum;

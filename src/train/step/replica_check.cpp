@@ -14,7 +14,7 @@
 namespace llamesh::train {
 namespace {
 
-constexpr std::int64_t piece_numel = 1 << 21;  // 8 MiB
+constexpr std::int64_t compared_numel = 1 << 21;  // 8 MiB
 
 bool contains(const std::vector<int>& ranks, int rank) {
   return std::ranges::find(ranks, rank) != ranks.end();
@@ -120,8 +120,8 @@ std::vector<std::string> ReplicaCheck::check_again() {
 void ReplicaCheck::for_each_piece(const Shared& shared,
                                   const std::function<void(const Tensor&)>& visit) const {
   const auto in_pieces = [&](const Tensor& shard) {
-    for (std::int64_t at = 0; at < shard.numel(); at += piece_numel)
-      visit(shard.slice(at, std::min(piece_numel, shard.numel() - at)));
+    for (std::int64_t at = 0; at < shard.numel(); at += compared_numel)
+      visit(shard.slice(at, std::min(compared_numel, shard.numel() - at)));
   };
   for (const auto u : shared.group.held) {
     if (shared.group.frozen) {
