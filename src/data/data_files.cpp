@@ -13,6 +13,7 @@
 #include "core/error.hpp"
 #include "core/file.hpp"
 #include "core/text.hpp"
+#include "data/foreign_data.hpp"
 #include "data/loss_mask.hpp"
 #include "data/megatron.hpp"
 
@@ -46,6 +47,7 @@ bool is_there(const std::string& name) {
 }
 
 std::vector<std::string> files_of_folder(const std::string& folder, Format format) {
+  refuse_saved_dataset(folder);
   auto files = files_below(folder);
   join_files(files, format);
   validate(!files.empty(), "the folder '{}' holds no pair of .bin and .idx", folder);

@@ -10,6 +10,7 @@
 #include "core/file.hpp"
 #include "core/text.hpp"
 #include "core/utf8.hpp"
+#include "data/foreign_data.hpp"
 #include "data/jsonl.hpp"
 #include "data/loss_mask.hpp"
 #include "data/megatron.hpp"
@@ -59,7 +60,6 @@ std::string_view advice_on(std::string_view bytes) {
       {"\xfd\x37zXZ"sv, "it is compressed by xz; decompress it"},
       {"BZh"sv, "it is compressed by bzip2; decompress it"},
       {"PK\x03\x04"sv, "it is a ZIP archive; unpack it"},
-      {"PAR1"sv, "it is a Parquet file; export its text as JSON lines"},
       {"\xff\xfe"sv, "it looks like UTF-16; convert it (iconv -f UTF-16 -t UTF-8)"},
       {"\xfe\xff"sv, "it looks like UTF-16; convert it (iconv -f UTF-16 -t UTF-8)"},
   };
@@ -77,6 +77,7 @@ bool is_eight_bit_text(std::string_view bytes) {
 
 /// Returns advice for a file that is not UTF-8.
 std::string advice_on(const std::string& path, std::string_view bytes) {
+  if (auto advice = advice_on_table(path, bytes); !advice.empty()) return advice;
   const auto advice = advice_on(bytes);
   if (advice != raw_ids_advice || path.ends_with(".bin") || !is_eight_bit_text(bytes))
     return std::string(advice);
@@ -126,6 +127,7 @@ bool is_megatron(const std::string& path) {
 Format format_of(const std::string& path, TokenDtype ids) {
   if (is_megatron(path)) return Format::megatron;
   validate(!is_loss_mask(path), "'{}' is a loss mask; name the token file beside it", path);
+  refuse_hub_name(path);
   const auto head = read_head(path);
   if (is_token_file(head)) return Format::tokens;
   if (has_json_name(path)) return Format::jsonl;

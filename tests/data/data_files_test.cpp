@@ -87,6 +87,16 @@ TEST_F(DataFiles, OfMegatronPairsAreNamedOnce) {
   EXPECT_ERROR(find("$/corpus", Format::megatron), "holds no pair of .bin and .idx");
 }
 
+TEST_F(DataFiles, OfASavedDatasetAreAUserError) {
+  for (const char* name : {"one/state.json", "one/dataset_info.json", "two/dataset_dict.json"}) {
+    fs::create_directories(folder_.path(name).substr(0, folder_.path(name).rfind('/')));
+    folder_.write(name, "{}");
+  }
+  EXPECT_ERROR(find("$/one"), "is a dataset saved by Hugging Face's datasets; make JSON lines");
+  EXPECT_ERROR(find("$/two/"), "load_from_disk(sys.argv[1])[\"train\"].to_json");
+  EXPECT_ERROR(find("$/two/"), "/two/ two.jsonl");
+}
+
 TEST_F(DataFiles, OfAnEmptyFolderAreAnError) {
   fs::create_directory(folder_.path("empty"));
   EXPECT_ERROR(find("$/empty"), "/empty' holds no file");

@@ -47,13 +47,23 @@ TEST_F(FileFormat, OfTextIsUtf8) {
   EXPECT_ERROR(format("my.bin", "\x91\x02"), "data.token_dtype");
   EXPECT_ERROR(format("my.bin", "plain"), "is named as a token file");
   EXPECT_ERROR(format("a.txt.gz", "\x1f\x8b\x08"), "compressed by gzip; decompress it");
-  EXPECT_ERROR(format("a.parquet", std::string("PAR1\0", 5)), "is a Parquet file");
+  EXPECT_ERROR(format("a.parquet", std::string("PAR1\0", 5)), "is a Parquet file; make JSON lines");
+  EXPECT_ERROR(format("a b.parquet", std::string("PAR1\0", 5)), "/a b.jsonl'");
+  EXPECT_ERROR(format("a.arrow", "\xff\xff\xff\xff"), "is an Arrow file; make JSON lines");
   EXPECT_ERROR(format("a.txt", std::string("\xff\xfe"
                                            "a\0",
                                            4)),
                "looks like UTF-16");
   EXPECT_ERROR(format("a.txt", ""), "a.txt' is empty");
   EXPECT_ERROR(format_of(folder_.path("none"), TokenDtype::from_header), "none' cannot be opened");
+}
+
+TEST_F(FileFormat, OfANameOnTheHubIsAUserError) {
+  const auto of = [](const char* name) { return format_of(name, TokenDtype::from_header); };
+  EXPECT_ERROR(of("HuggingFaceH4/ultrachat_200k"), "dataset on the Hugging Face Hub, make JSON");
+  EXPECT_ERROR(of("HuggingFaceH4/ultrachat_200k"), "/ultrachat_200k ultrachat_200k.jsonl");
+  for (const char* name : {"/none/there", "none/there/deep", "./none", "none", "a b/c"})
+    EXPECT_ERROR(of(name), "cannot be opened");
 }
 
 TEST_F(FileFormat, OfAllFilesIsOne) {
