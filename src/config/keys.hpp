@@ -210,6 +210,9 @@ void training_keys(Io& io, Inputs& in) {
     io.key("batches", in.evaluate.batches, at_least(0));
     io.named_words("files", in.evaluate.files);
     io.key("best_by", in.evaluate.best_by);
+    io.key("prompts", in.evaluate.prompts);
+    io.key("chat", in.evaluate.chat);
+    io.key("max_tokens", in.evaluate.max_tokens, at_least(1));
   });
 }
 
@@ -219,6 +222,8 @@ void all_keys(Io& io, Inputs& in) {
     io.key("name", in.run.name);
     io.key("folder", in.run.folder);
     io.key("seed", in.run.seed, at_least(0));
+    io.key("notes", in.run.notes);
+    io.key("tags", in.run.tags);
   });
   io.section("model", [&] { model_keys(io, in.model, in.pretrained); });
   parallel_keys(io, in);
@@ -247,6 +252,7 @@ void all_keys(Io& io, Inputs& in) {
     io.key("ranks", in.log.ranks);
     io.key("openmetrics", in.log.openmetrics);
     io.key("experts", in.log.experts);
+    io.key("layers_every", in.log.layers_every, at_least(0));
   });
   io.section("debug", [&] {
     io.key("contract", in.debug.contract);

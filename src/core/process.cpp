@@ -12,8 +12,10 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
 
 #include "core/error.hpp"
+#include "core/text.hpp"
 
 namespace llamesh {
 namespace {
@@ -86,6 +88,13 @@ std::string output_of(const std::vector<std::string>& command, ErrorOutput error
   close(ends[0]);
   while (runs && waitpid(process, nullptr, 0) < 0 && errno == EINTR) {
   }
+  return text;
+}
+
+std::string command_line() {
+  std::ifstream file("/proc/self/cmdline");
+  std::string text, word;
+  while (std::getline(file, word, '\0')) text += (text.empty() ? "" : " ") + shell_word(word);
   return text;
 }
 

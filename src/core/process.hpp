@@ -24,6 +24,9 @@ enum class ErrorOutput : std::uint8_t { dropped, joined };
 std::string output_of(const std::vector<std::string>& command,
                       ErrorOutput errors = ErrorOutput::dropped);
 
+/// Returns this process's command line as a shell takes it; empty if /proc does not tell.
+std::string command_line();
+
 /// Returns the number in an environment variable, as text: digits only. Empty if there is none.
 /// Slurm's ids and counts become part of file names and of other programs' arguments.
 std::string number_in_environment(const char* variable);

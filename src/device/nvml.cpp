@@ -2,6 +2,7 @@
 
 #include "device/energy.hpp"
 #include "device/gpu_health.hpp"
+#include "device/utilization.hpp"
 
 namespace llamesh::device {
 namespace {
@@ -19,12 +20,16 @@ constexpr unsigned long long held_down = 0x08 | 0x20 | 0x40 | 0x80;
 /// first two may be null: drivers differ.
 struct Nvml {
   using Device = void*;
+  struct Utilization {  // nvmlUtilization_t
+    unsigned gpu, memory;
+  };
   int (*init)() = nullptr;
   int (*device_of)(const char* bus_id, Device* device) = nullptr;
   int (*total_energy)(Device device, unsigned long long* millijoules) = nullptr;
   int (*total_errors)(Device device, int type, int counter, unsigned long long* count) = nullptr;
   int (*clock_reasons)(Device device, unsigned long long* reasons) = nullptr;
   int (*link_state)(Device device, unsigned link, int* active) = nullptr;
+  int (*utilization)(Device device, Utilization* percent) = nullptr;
   bool usable = false;
 
   Nvml() {
@@ -39,6 +44,7 @@ struct Nvml {
     find(total_errors, "nvmlDeviceGetTotalEccErrors");
     find(clock_reasons, "nvmlDeviceGetCurrentClocksThrottleReasons");
     find(link_state, "nvmlDeviceGetNvLinkState");
+    find(utilization, "nvmlDeviceGetUtilizationRates");
     usable = find(init, "nvmlInit_v2") && find(device_of, "nvmlDeviceGetHandleByPciBusId_v2") &&
              init() == 0;
   }
@@ -74,6 +80,15 @@ std::optional<std::uint64_t> gpu_energy(const std::string& bus_id) {
       nvml.total_energy(device, &millijoules) != 0)
     return {};
   return millijoules;
+}
+
+std::optional<double> gpu_utilization(const std::string& bus_id) {
+  const auto& nvml = Nvml::instance();
+  auto* const device = nvml.find_device(bus_id);
+  Nvml::Utilization percent{};
+  if (device == nullptr || nvml.utilization == nullptr || nvml.utilization(device, &percent) != 0)
+    return {};
+  return percent.gpu / 100.0;
 }
 
 std::optional<GpuHealth> gpu_health(const std::string& bus_id) {

@@ -37,6 +37,17 @@ status run '"restarts":1'
 train 0 quiet train.steps=2 log.report=false
 [[ ! -e $folder/quiet/report.html ]] || give_up "a report in spite of log.report=false"
 
+# A report that follows a run ends with it, and no longer loads itself again.
+mkdir "$folder/watched"
+"$llamesh" report "$folder/watched" --watch=1 > "$folder/watch.log" 2>&1 &
+watching=$!
+train 0 watched train.steps=4 log.report=false
+wait $watching || { cat "$folder/watch.log"; give_up "report --watch"; }
+[[ $(tail -n 1 "$folder/watch.log") == "$folder/watched/report.html" ]] || give_up "report --watch named no file"
+grep -q '"refresh":0' "$folder/watched/report.html" || give_up "the last report loads itself again"
+"$llamesh" report "$folder/watched" --watch --output - > "$folder/log" 2>&1
+[[ $? == 78 ]] && grep -q "name a file" "$folder/log" || give_up "--watch to standard output"
+
 train 93 diverged train.steps=50 optimizer.lr=1e30 optimizer.clip_norm=0
 grep -q -- '-nan' "$folder/log" && give_up "a NaN with a sign"
 status diverged '"phase":"failed"'

@@ -13,8 +13,10 @@ const step = (step, loss, more = {}) => ({step, loss, grad_norm: 1.5, lr: 0.001,
   traffic: {shard: 1048576}, traffic_between_nodes: {shard: 524288}, ...more});
 const steps = (count, loss) => Array.from({length: count}, (_, i) => step(i + 1, loss(i + 1)));
 
-/** Returns what the page of these runs shows in <main>, and run(code) to run more in it. */
-const open = (...runs) => {
+/** Returns what the page of these runs shows in <main>, run(code) to run more in it, input(name,
+ * value) for what a reader chooses, and the page's address. `hash` is the address it is opened
+ * with. */
+const openAt = (hash, ...runs) => {
   const folders = runs.map((lines, i) => {
     const run = path.join(folder, `run${i}`);
     fs.mkdirSync(run, {recursive: true});
@@ -24,14 +26,25 @@ const open = (...runs) => {
   });
   const page = execFileSync(llamesh, ['report', ...folders, '--output', '-']).toString();
   const [, data, script] = page.match(/id="data">(.*)<\/script>\n<script>\n(.*)<\/script>/s);
-  const element = () => ({addEventListener() {}}), main = element();
-  const document = {getElementById: id => id === 'data' ? {textContent: data} : element(),
-    querySelector: selector => selector === 'main' ? main : element()};
-  const context = vm.createContext({document, addEventListener() {}});
+  const element = () => ({listeners: {}, addEventListener(event, listener) {
+    this.listeners[event] = listener;
+  }});
+  const main = element(), charts = element(), output = element();
+  const form = {...element(), elements: {whole: element()}, querySelector: () => output};
+  const document = {
+    getElementById: id => id === 'data' ? {textContent: data} : form,
+    querySelector: selector => ({main, '.charts': charts})[selector] ?? element()};
+  const location = {hash}, timers = [];
+  const context = vm.createContext({document, location, URLSearchParams, addEventListener() {},
+    setTimeout: (_, milliseconds) => timers.push(milliseconds),
+    history: {replaceState(state, unused, address) { location.hash = address; }}});
   vm.runInContext(script, context);
-  return {main: main.innerHTML, title: document.title,
-    run: code => vm.runInContext(code, context)};
+  return {get main() { return main.innerHTML + charts.innerHTML; }, title: document.title,
+    run: code => vm.runInContext(code, context), location, timers, whole: form.elements.whole,
+    input: (name, value) => form.listeners.input({target: {name, value}}),
+    click: (title, log) => charts.listeners.click({target: {dataset: {title, log}}})};
 };
+const open = (...runs) => openAt('', ...runs);
 const count = (text, part) => text.split(part).length - 1;
 const has = (text, ...parts) => {
   for (const part of parts) assert(text.includes(part), part);
@@ -60,7 +73,7 @@ const tests = {
     const runs = losses.map(values => values.map((loss, i) => step(i + 1, loss)));
     for (const lines of [...runs, [{step: 7}], [{step: 1, loss: 1e15}, {step: 2, lr: -1e-9}]]) {
       const {main, run} = open(lines);
-      for (const drawn of [main, run("html`${drawCharts('time')}`.text")])
+      for (const drawn of [main, run("html`${drawCharts({...view, axis: axes.time})}`.text")])
         for (const wrong of ['NaN', 'Infinity', 'undefined', 'null'])
           assert.equal(count(drawn, wrong), 0, `${wrong} for ${JSON.stringify(lines)}`);
     }
@@ -74,9 +87,16 @@ const tests = {
       step(1, 5, {traffic: {[hostile]: 5}, exposed: {[hostile]: 5}, experts: {[hostile]: 1}}),
       {event: 'startup', step: 1, phases: {[hostile]: 1}},
       {event: 'validation', step: 1, loss: 2, set: hostile}]);
-    for (const drawn of [main, run("html`${drawCharts('time')}`.text")])
+    for (const drawn of [main, run("html`${drawCharts({...view, axis: axes.time})}`.text")])
       for (const part of ['<img', '</script', '"alert']) assert.equal(count(drawn, part), 0, part);
     has(main, '&#60;img onerror=&#34;alert(1)&#34;&#62;&#39;&#38;');
+  },
+
+  'tells notes, tags, commands and the rate of each optimizer'() {
+    const {main} = open([{event: 'start', step: 0, host: 'node7', version: '0.1.9', job: '4711',
+      commit: '0123456789abcdef', command: 'llamesh train a.yaml'}, step(1, 5, {lr_muon: 0.02})]);
+    has(main, '<td>4711</td>', '0.1.9 0123456789abcdef</td>', '<code>llamesh train a.yaml</code>',
+      'AdamW</span>', 'Muon</span>');
   },
 
   'marks steps in the charts of loss, which is drawn twice, and gradient norm'() {
@@ -100,6 +120,52 @@ const tests = {
     const {run} = open(steps(9, i => i % 2 ? null : i));
     assert.equal(run("curve(runs[0], 'smooth', 'loss').steps.join()"), '2,4,6,8');
     assert.equal(run("curve(runs[0], 'each', 'loss', 2).values.join()"), ',4,,8,,12,,16,');
+  },
+
+  'shows what the reader chooses, and keeps it in the address'() {
+    const page = open(steps(100, i => i === 50 ? 40 : 3 - 0.01 * i));
+    has(page.main, '>step</text>', 'nats per token, logarithmic');
+    assert(page.whole.hidden);
+    page.click('Loss', '');
+    page.input('x', 'tokens');
+    page.input('smoothing', '10');
+    assert.equal(page.location.hash, '#x=tokens&smoothing=0.1&linear=Loss');
+    assert.equal(count(page.main, 'nats per token, logarithmic'), 0);
+    has(page.main, '>tokens</text>', '>50K</text>');
+    page.run('change({range: [10 * 512, 20 * 512]})');
+    assert(!page.whole.hidden);
+    const again = openAt(page.location.hash, steps(100, i => i === 50 ? 40 : 3 - 0.01 * i));
+    assert.equal(again.main.split('<div class="charts">')[1], page.main.split('<div class="charts">')[1]);
+    assert.equal(count(again.main, '>50K</text>'), 0);
+    has(again.main, '>10K</text>');
+    page.input('x', 'steps');
+    assert.equal(page.location.hash, '#smoothing=0.1&linear=Loss');
+    // An address by hand does no harm.
+    for (const hash of ['#x=no&range=5&smoothing=text', '#range=9,3', '#x=constructor', '#log=No'])
+      assert.equal(count(openAt(hash, steps(3, () => 5)).main, 'NaN'), 0, hash);
+  },
+
+  'draws enlarged parts from what it has of them'() {
+    const {run} = open(steps(10000, i => i === 5001 ? 9 : 3 + i % 2));
+    const pointsIn = range => JSON.parse(run(`JSON.stringify(drawable(pointsIn(
+      each('loss', '', ''), {...view, range: ${range}}, false)).map(point => point.value))`));
+    assert.equal(pointsIn('null').length, 800);
+    assert(pointsIn('null').includes(9));
+    const part = pointsIn('[4500, 5500]');
+    assert(part.length > 350 && part.length < 450 && part.includes(9), part.length);
+    assert.equal(pointsIn('[5000.5, 5001.5]').join(), '9');
+  },
+
+  'smooths without lag, gaps or widened spikes'() {
+    const {run} = open([step(1, 5)]);
+    const smooth = (values, reach) => JSON.parse(run(`JSON.stringify(smoothedOver(${reach},
+      {steps: ${JSON.stringify(values.map((_, i) => i + 1))}, values: ${JSON.stringify(values)}}))`));
+    assert.deepEqual(smooth([1, 2, 6, 2, 1], 1), [1, 3, 10 / 3, 3, 1]);
+    assert.deepEqual(smooth([1, null, 3, 5, null], 1), [1, null, 4, 5, null]);
+    const noisy = Array.from({length: 90}, (_, i) => i === 40 ? 50 : 3 + i % 2);
+    const line = smooth(noisy, 10);
+    assert.equal(line[40], 50);
+    assert(line.every((value, i) => i === 40 || i < 5 || i > 84 || Math.abs(value - 3.5) < 0.11));
   },
 
   'compares runs'() {

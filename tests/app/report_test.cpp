@@ -334,7 +334,9 @@ TEST_F(Report, WithoutTimesTheClockCountsTheSteps) {
 
 TEST_F(Report, HasWhatTheAxesTakeAndHowTheRunStarted) {
   std::string lines =
-      event("start", 0, R"(,"time":1763861810,"host":"node7","ranks":64,"version":"0.1.9")") +
+      event("start", 0,
+            R"(,"time":1763861810,"host":"node7","ranks":64,"version":"0.1.9","job":"4711",)"
+            R"("command":"llamesh train a.yaml")") +
       event("startup", 1, R"(,"phases":{"MPI_Init":2.5,"first step":1.5,"odd":"x"})");
   for (int i = 1; i <= 9; ++i)
     lines += timed(
@@ -343,8 +345,11 @@ TEST_F(Report, HasWhatTheAxesTakeAndHowTheRunStarted) {
   const auto run = data(lines);
   const std::vector<std::pair<std::string, double>> phases = {{"MPI_Init", 2.5},
                                                               {"first step", 1.5}};
-  const Json start = {{"step", 0},       {"time", 1763861810.0}, {"ranks", 64.0},   {"mesh", ""},
-                      {"host", "node7"}, {"version", "0.1.9"},   {"phases", phases}};
+  const Json start = {
+      {"step", 0},       {"time", 1763861810.0}, {"ranks", 64.0},
+      {"mesh", ""},      {"host", "node7"},      {"version", "0.1.9"},
+      {"commit", ""},    {"job", "4711"},        {"command", "llamesh train a.yaml"},
+      {"phases", phases}};
   EXPECT_EQ(run["starts"], Json::array({start}));
   for (const char* key : {"exposed.shard", "seconds_compute", "traffic.shard"})
     EXPECT_EQ(run["metrics"][key]["smooth"].size(), 9U) << key;
@@ -404,10 +409,11 @@ TEST_F(Report, LongCurvesKeepTheirExtremesAndStaySmall) {
                          : i == 5     ? "null"
                                       : "3.14159265");
   const auto html = report(lines);
-  EXPECT_LT(html.size(), 100'000U);
+  EXPECT_LT(html.size(), 200'000U);
   const auto loss = data_in(html)["runs"][0]["metrics"]["loss"];
   const auto steps = loss["steps"].get<std::vector<int>>();
-  EXPECT_LE(steps.size(), 800U);
+  EXPECT_LE(steps.size(), 4000U);
+  EXPECT_GT(steps.size(), 2000U);
   EXPECT_EQ(steps.front(), 1);
   EXPECT_EQ(steps.back(), 20000);
   for (std::size_t i = 0; i < steps.size(); ++i) {
@@ -416,6 +422,42 @@ TEST_F(Report, LongCurvesKeepTheirExtremesAndStaySmall) {
   }
   EXPECT_EQ(std::ranges::count(loss["each"], Json(9.5)), 1);
   EXPECT_EQ(std::ranges::count(loss["each"], Json(0.25)), 1);
+}
+
+TEST_F(Report, CurvesOfManyRunsHaveFewerPoints) {
+  std::string lines;
+  for (int i = 1; i <= 9000; ++i) lines += fmt::format("{{\"step\":{},\"loss\":{}}}\n", i, i % 7);
+  const auto points = [&](std::size_t runs) {
+    std::vector<ReportedRun> all(runs, {.name = "a", .config = {}, .metrics = metrics(lines)});
+    return page_data(all, 0)["runs"][0]["metrics"]["loss"]["steps"].size();
+  };
+  EXPECT_GT(points(4), 3000U);
+  EXPECT_LE(points(4), 4000U);
+  EXPECT_LE(points(20), 800U);
+  EXPECT_GT(points(20), 700U);
+}
+
+TEST_F(Report, LoadsItselfAgainOnlyIfWatched) {
+  EXPECT_EQ(data_in(report(step(1, "5")))["refresh"], 0);
+  write_report({folder.string()}, "", Existing::refuse, 30);
+  EXPECT_EQ(data_in(read_file(folder / "report.html", 1 << 24))["refresh"], 30);
+}
+
+TEST_F(Report, ShowsTokensNotesAndTheLatestSamples) {
+  auto inputs = test::small_inputs(folder);
+  inputs.run.notes = "longer warmup";
+  inputs.run.tags = {"baseline", "a"};
+  write("config.yaml", config::to_yaml(inputs));
+  std::string lines;
+  for (int i = 1; i <= 12; ++i)
+    lines += step(i, "5") +
+             event("samples", i, fmt::format(R"(,"texts":[{{"prompt":"p","text":"t{}"}}])", i));
+  const auto run = data(lines);
+  EXPECT_EQ(run["tokens"]["values"][11], 12 * 512);
+  EXPECT_EQ(run["inputs"]["notes"], "longer warmup");
+  EXPECT_EQ(run["inputs"]["tags"], Json({"baseline", "a"}));
+  ASSERT_EQ(run["samples"].size(), 10U);
+  EXPECT_EQ(run["samples"][9], Json::parse(R"({"step":12,"texts":[{"prompt":"p","text":"t12"}]})"));
 }
 
 TEST_F(Report, ComparesRuns) {
@@ -437,14 +479,14 @@ TEST_F(Report, ComparesRuns) {
   EXPECT_EQ(second["name"], "second");
   EXPECT_EQ(first["metrics"]["loss"]["steps"], Json({1, 2}));
   EXPECT_EQ(second["metrics"]["loss"]["steps"], Json({1, 2, 3}));
-  // Left out, since twelve runs may be compared.
+  // Left out, since many runs may be compared.
   EXPECT_FALSE(first["metrics"]["loss"].contains("each"));
   EXPECT_FALSE(first["metrics"].contains("traffic.shard"));
   EXPECT_FALSE(first.contains("config"));
   const auto error = test::error_of([&] {
-    write_report(std::vector<std::string>(13, (folder / "first").string()), file.string());
+    write_report(std::vector<std::string>(25, (folder / "first").string()), file.string());
   });
-  EXPECT_NE(error.find("at most 12"), std::string::npos) << error;
+  EXPECT_NE(error.find("at most 24"), std::string::npos) << error;
 }
 
 TEST_F(Report, TellsRanksAndMeshOfTheLastStart) {

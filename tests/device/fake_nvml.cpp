@@ -35,6 +35,12 @@ int nvmlDeviceGetCurrentClocksThrottleReasons(void* device, unsigned long long* 
   return number == 3 ? 3 : 0;
 }
 
+int nvmlDeviceGetUtilizationRates(void* device, unsigned* percent) {
+  percent[0] = 85;  // nvmlUtilization_t: gpu, memory
+  percent[1] = 40;
+  return *static_cast<int*>(device) == 3 ? 3 : 0;
+}
+
 int nvmlDeviceGetNvLinkState(void* device, unsigned link, int* active) {
   const int number = *static_cast<int*>(device);
   if (number == 3 || link >= 18) return 2;  // NVML_ERROR_INVALID_ARGUMENT

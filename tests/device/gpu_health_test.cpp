@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "device/energy.hpp"
+#include "device/utilization.hpp"
 
 namespace llamesh::device {
 namespace {
@@ -23,6 +24,11 @@ TEST(GpuHealth, IsEmptyWhereTheDriverReportsNothing) {
 TEST(GpuHealth, ReadsTheEnergyCounterOfTheSameLibrary) {
   EXPECT_EQ(gpu_energy("0000:01:00.0"), 1234U);
   EXPECT_EQ(gpu_energy("0000:03:00.0"), std::nullopt);
+}
+
+TEST(GpuHealth, ReadsTheUtilizationOfTheSameLibrary) {
+  EXPECT_EQ(gpu_utilization("0000:01:00.0"), 0.85);
+  EXPECT_EQ(gpu_utilization("0000:03:00.0"), std::nullopt);
 }
 
 }  // namespace

@@ -97,6 +97,7 @@ void expect_near(const Outcome& outcome, const Outcome& expected) {
 
 TEST_P(Families, TrainAlikeOnEveryMesh) {
   auto in = inputs();
+  in.train.steps = 6;
   const auto alone = run_alone(in);
   EXPECT_LT(alone.losses.back(), alone.losses.front());
   for (int tensor = 1; tensor <= largest_tensor(); ++tensor) {
@@ -117,6 +118,7 @@ TEST_P(Families, TrainAlikeOnEveryMesh) {
 
 TEST_P(Families, TrainAlikeWithEveryMemoryOption) {
   auto in = inputs();
+  in.train.steps = 6;
   in.data.train = {packed_documents(folder())};
   in.data.format = data::Format::jsonl;
   in.data.document_mask = true;

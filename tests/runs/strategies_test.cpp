@@ -84,6 +84,7 @@ std::string describe(const Case& c) {
 
 train::Inputs inputs_of(const Case& c, const TemporaryFolder& folder) {
   train::Inputs in = small_inputs(folder.path());
+  in.train.steps = 10;
   in.sharding.strategy = c.strategy;
   in.sharding.wrap = {c.wrap, 2500};  // by size, a layer's attention and MLP are separate units
   in.sharding.prefetch = c.prefetch;
@@ -205,6 +206,7 @@ struct TensorCase {
 
 train::Inputs inputs_of(const TensorCase& c, const TemporaryFolder& folder) {
   auto in = small_inputs(folder.path());
+  in.train.steps = 10;
   in.model.hidden_size = 48;
   in.model.intermediate_size = 60;
   in.model.num_attention_heads = 12;

@@ -1,4 +1,5 @@
 #include "train/records/metrics.hpp"
+#include "train/records/run_metrics.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -206,11 +207,30 @@ TEST_F(Metrics, SayWhereAndHowARunStarted) {
   EXPECT_EQ(start.at("mesh"), "replicate=2 x shard=3");
   EXPECT_EQ(start.at("host"), this_process().host);
   EXPECT_EQ(start.at("version"), version());
+  EXPECT_NE(start.at("command").get<std::string>().find("metrics_test.cpp"), std::string::npos);
   if (start.contains("commit")) {  // not if it was built outside git
     EXPECT_EQ(start.at("commit"), commit());
   }
   EXPECT_GT(start.at("time"), 1.7e9);
   EXPECT_EQ(lines()[1], R"({"event":"startup","step":6,"phases":{"launch":0.25,"MPI_Init":1.5}})");
+}
+
+TEST_F(Metrics, TakeTextsOfAnyBytes) {
+  MetricsFile file(path_, 0);
+  const std::vector<SampleText> samples{{"say \"hi\"", "line\nand \xff"}, {"", ""}};
+  file.write_samples(5, samples);
+  RunMetrics run;
+  ASSERT_TRUE(add_line(lines()[0], run));
+  ASSERT_EQ(run.samples.at(5).size(), 2U);
+  EXPECT_EQ(run.samples.at(5)[0].prompt, samples[0].prompt);
+  EXPECT_EQ(run.samples.at(5)[0].text, "line\nand \uFFFD");
+  // Resumed before them, the run has none; a line with anything else does no harm.
+  for (const char* line :
+       {R"({"event":"resume","step":4})", R"({"event":"samples","step":6,"texts":[1,{"text":2}]})",
+        R"({"event":"samples","step":7,"texts":{}})"})
+    EXPECT_TRUE(add_line(line, run));
+  EXPECT_FALSE(run.samples.contains(5));
+  EXPECT_FALSE(run.samples.contains(7));
 }
 
 template <class Action>

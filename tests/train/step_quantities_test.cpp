@@ -25,10 +25,12 @@ StepRecord full_record() {
                     .loss = 1.0 / 3,
                     .grad_norm = 0.1,
                     .lr = 3e-4,
+                    .lr_muon = 0.02,
                     .tokens = std::int64_t{1} << 53,
                     .seconds = 0.7,
                     .tokens_per_second = 1e7 / 3,
                     .mfu = 0.45,
+                    .utilization = 0.875,
                     .allocated_after_step = 123456789012,
                     .peak = 223456789012,
                     .predicted_allocated_after_step = 123456789013,
@@ -41,6 +43,8 @@ StepRecord full_record() {
                     .gradient_quantization_error = 0.125,
                     .replica_quantization_error = 0.5,
                     .outer_quantization_error = 0.25,
+                    .layer_grad_norm = {{"model.layers.0", 1.5}},
+                    .layer_weight_norm = {{"model.layers.0", 12}},
                     .seconds_compute = 0.5,
                     .exposed = {{"replicate", 0.125}, {"shard", 0.0625}},
                     .joules = 350.5,
@@ -65,15 +69,17 @@ TEST(StepQuantities, AreWrittenInThisOrder) {
   const auto after = line.find(',', time);
   EXPECT_EQ(
       line.substr(0, time),
-      R"({"step":7,"loss":0.3333333333333333,"grad_norm":0.1,"lr":0.0003,)"
+      R"({"step":7,"loss":0.3333333333333333,"grad_norm":0.1,"lr":0.0003,"lr_muon":0.02,)"
       R"("tokens":9007199254740992,"seconds":0.7,"tokens_per_second":3333333.3333333335,)"
       R"("memory":{"valley":123456789012,"peak":223456789012,)"
       R"("predicted_valley":123456789013,"predicted_peak":223456789013,)"
       R"("host":12345678,"predicted_host":12345679},"traffic":{"replicate":5,"shard":6},)"
       R"("traffic_between_nodes":{"replicate":5,"shard":0},)"
-      R"("quantization_error":{"weights":0.0078125,"gradients":0.125,"replicas":0.5,"outer":0.25},)");
+      R"("quantization_error":{"weights":0.0078125,"gradients":0.125,"replicas":0.5,"outer":0.25},)"
+      R"("layer_grad_norm":{"model.layers.0":1.5},"layer_weight_norm":{"model.layers.0":12.0},)");
   EXPECT_EQ(line.substr(after),
             R"(,"seconds_compute":0.5,"exposed":{"replicate":0.125,"shard":0.0625},"mfu":0.45,)"
+            R"("utilization":0.875,)"
             R"("joules":350.5,"tokens_per_joule":2.25,"experts":{"aux_loss":1.0,"entropy":0.75,)"
             R"("max_load":1.5,"min_load":1.0,"z_loss":3.5}})");
 }
@@ -159,7 +165,8 @@ std::vector<std::vector<std::string>> documented(const std::string& header) {
 TEST(StepQuantities, AreDocumented) {
   std::vector<std::vector<std::string>> expected;
   for_each_quantity([&](const auto& quantity) {
-    const auto part = parts(StepRecord().*quantity.member);
+    const bool by_layer = std::string_view(quantity.key).starts_with("layer_");
+    const auto part = by_layer ? "<layer>" : parts(StepRecord().*quantity.member);
     const auto tag = std::string(quantity.tag == nullptr ? "" : quantity.tag);
     const auto& [name, place, type] = quantity.gauge;
     const auto gauge = name == nullptr ? ""

@@ -10,8 +10,6 @@
 namespace llamesh::app {
 namespace {
 
-constexpr std::size_t max_points = 800;  // more would be below pixel resolution
-
 /// Marks outliers: values whose distance from their stretch's median exceeds `far` times the median
 /// distance.
 std::vector<bool> outliers(const std::vector<double>& all, std::size_t stretch) {
@@ -56,7 +54,7 @@ std::vector<double> smoothed(const std::vector<double>& curve, std::size_t span)
   return out;
 }
 
-std::vector<std::size_t> points_to_draw(const std::vector<double>& curve) {
+std::vector<std::size_t> points_to_draw(const std::vector<double>& curve, std::size_t max_points) {
   std::vector<std::size_t> kept;
   const auto keep = [&](std::size_t i) {
     if (kept.empty() || i > kept.back()) kept.push_back(i);

@@ -13,8 +13,9 @@ std::size_t smoothing_span(std::size_t steps);
 /// neither flattened nor widened.
 std::vector<double> smoothed(const std::vector<double>& curve, std::size_t span);
 
-/// Returns which points of a curve to draw, at most 800. If there are more, keeps the first, the
-/// last, and the lowest and highest in each of many equal stretches, so that spikes stay visible.
-std::vector<std::size_t> points_to_draw(const std::vector<double>& curve);
+/// Returns which points of a curve to draw, at most `max_points`. If there are more, keeps the
+/// first, the last, and the lowest and highest in each of many equal stretches, so that spikes stay
+/// visible.
+std::vector<std::size_t> points_to_draw(const std::vector<double>& curve, std::size_t max_points);
 
 }  // namespace llamesh::app

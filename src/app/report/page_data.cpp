@@ -89,15 +89,22 @@ Json picked(const std::vector<T>& values, const std::vector<std::size_t>& points
   return json;
 }
 
-Json points_of(const std::vector<std::int64_t>& steps, const std::vector<double>& values) {
-  const auto points = points_to_draw(values);
+/// Limits what a page has.
+struct Extent {
+  bool alone;              ///< one run: also single steps and axes
+  std::size_t max_points;  ///< per curve: more than are drawn at once, so that one can zoom
+};
+
+Json points_of(const std::vector<std::int64_t>& steps, const std::vector<double>& values,
+               const Extent& extent) {
+  const auto points = points_to_draw(values, extent.max_points);
   return {{"steps", picked(steps, points)}, {"values", picked(values, points)}};
 }
 
 /// Returns a quantity for the page; null if no step has it. `median` skips the first step, which
 /// also warms up; `closing` is the mean over the last `span` values.
 Json quantity(const std::vector<std::int64_t>& steps, const std::vector<double>& curve,
-              std::size_t span, bool with_each) {
+              std::size_t span, const Extent& extent) {
   std::vector<double> values;
   std::ranges::copy_if(curve, std::back_inserter(values),
                        [](double y) { return std::isfinite(y); });
@@ -107,14 +114,14 @@ Json quantity(const std::vector<std::int64_t>& steps, const std::vector<double>&
     return std::accumulate(values.begin() + static_cast<std::ptrdiff_t>(skipped), values.end(),
                            0.0);
   };
-  const auto points = points_to_draw(curve);
+  const auto points = points_to_draw(curve, extent.max_points);
   Json json = {{"last", curve.back()},
                {"sum", sum(0)},
                {"max", std::ranges::max(values)},
                {"closing", sum(values.size() - count) / static_cast<double>(count)},
                {"steps", picked(steps, points)},
                {"smooth", picked(smoothed(curve, span), points)}};
-  if (with_each) json["each"] = picked(curve, points);
+  if (extent.alone) json["each"] = picked(curve, points);
   if (values.size() > 2) values.erase(values.begin());
   json["median"] = llamesh::median(std::move(values));
   return json;
@@ -144,50 +151,70 @@ Json inputs(const std::string& config) {
             {"vocabulary", in.model.vocab_size},
             {"strategy", sharding::name_of(in.sharding.strategy)},
             {"mesh", mesh_text(in.mesh)},
-            {"precision", describe(in.precision)}};
+            {"precision", describe(in.precision)},
+            {"notes", in.run.notes},
+            {"tags", in.run.tags}};
   } catch (const Error&) {
     return nullptr;
   }
 }
 
-Json validation(const std::string& set, const std::map<std::int64_t, double>& losses) {
+Json validation(const std::string& set, const std::map<std::int64_t, double>& losses,
+                const Extent& extent) {
   const auto steps = std::views::keys(losses);
   const auto values = std::views::values(losses);
-  Json json = points_of({steps.begin(), steps.end()}, {values.begin(), values.end()});
+  Json json = points_of({steps.begin(), steps.end()}, {values.begin(), values.end()}, extent);
   json["set"] = set;
   return json;
 }
 
+constexpr std::size_t max_samples = 10;  // validations whose texts the page shows
+
+Json samples(const train::RunMetrics& run) {
+  Json all = Json::array();
+  const auto left_out = run.samples.size() - std::min(max_samples, run.samples.size());
+  for (const auto& [step, texts] : run.samples | std::views::drop(left_out)) {
+    Json of_step = Json::array();
+    for (const auto& [prompt, text] : texts)
+      of_step.push_back({{"prompt", prompt}, {"text", text}});
+    all.push_back({{"step", step}, {"texts", std::move(of_step)}});
+  }
+  return all;
+}
+
 Json start(const train::RunStart& start) {
-  return {{"step", start.step},    {"time", start.time}, {"ranks", start.ranks},
-          {"mesh", start.mesh},    {"host", start.host}, {"version", start.version},
+  return {{"step", start.step},     {"time", start.time}, {"ranks", start.ranks},
+          {"mesh", start.mesh},     {"host", start.host}, {"version", start.version},
+          {"commit", start.commit}, {"job", start.job},   {"command", start.command},
           {"phases", start.phases}};
 }
 
-Json run_data(const ReportedRun& reported, bool alone) {
+Json run_data(const ReportedRun& reported, const Extent& extent) {
   const train::RunMetrics& run = reported.metrics;
   const auto span = smoothing_span(run.steps.size());
   Json validations = Json::array(), starts = Json::array(), metrics = Json::object();
   // The deciding set comes first.
-  validations.push_back(validation(run.validation_set, run.validation));
+  validations.push_back(validation(run.validation_set, run.validation, extent));
   for (const auto& [set, losses] : run.other_validation)
-    validations.push_back(validation(set, losses));
+    validations.push_back(validation(set, losses, extent));
   for (const auto& one : run.starts) starts.push_back(start(one));
   std::vector<std::int64_t> steps;
-  std::vector<double> times;
+  std::vector<double> times, tokens;
   for (const auto& [step, recorded] : run.steps) {
     steps.push_back(step);
     times.push_back(recorded.elapsed);
+    tokens.push_back(train::number(recorded.tokens));
   }
-  for (const auto& [key, curve] : curves_of(run, alone))
-    if (auto json = quantity(steps, curve, span, alone); !json.is_null())
+  for (const auto& [key, curve] : curves_of(run, extent.alone))
+    if (auto json = quantity(steps, curve, span, extent); !json.is_null())
       metrics[key] = std::move(json);
   Json json = {{"name", reported.name},
                {"inputs", inputs(reported.config)},
                {"step", steps.back()},
                {"span", span},
                {"metrics", std::move(metrics)},
-               {"clock", points_of(steps, times)},
+               {"clock", points_of(steps, times, extent)},
+               {"tokens", points_of(steps, tokens, extent)},
                {"validation", std::move(validations)},
                {"early_stop", run.early_stop.has_value()},
                {"starts", std::move(starts)},
@@ -197,17 +224,22 @@ Json run_data(const ReportedRun& reported, bool alone) {
                {"checkpoints", run.checkpoints},
                {"unreadable", run.unreadable}};
   if (reported.goodput) json["goodput"] = reported.goodput->parts();
-  if (alone) json["config"] = reported.config;
+  if (extent.alone) {
+    json["config"] = reported.config;
+    json["samples"] = samples(run);
+  }
   return json;
 }
 
 }  // namespace
 
-Json page_data(const std::vector<ReportedRun>& runs) {
-  Json json = {{"runs", Json::array()}, {"differences", Json::array()}};
+Json page_data(const std::vector<ReportedRun>& runs, int refresh) {
+  Json json = {{"runs", Json::array()}, {"differences", Json::array()}, {"refresh", refresh}};
   std::vector<std::string> configs;
+  const Extent extent{.alone = runs.size() == 1,
+                      .max_points = std::clamp<std::size_t>(16'000 / runs.size(), 800, 4000)};
   for (const auto& run : runs) {
-    json["runs"].push_back(run_data(run, runs.size() == 1));
+    json["runs"].push_back(run_data(run, extent));
     configs.push_back(run.config);
   }
   for (const auto& [key, values] : config_differences(configs))

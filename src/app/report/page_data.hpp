@@ -19,8 +19,9 @@ struct ReportedRun {
 };
 
 /// Returns what report.js shows: one run, or several with the differences between their inputs.
-/// Several have no values of single steps or axes, which keeps their page small.
-Json page_data(const std::vector<ReportedRun>& runs);
+/// Several have no values of single steps or axes, which keeps their page small. The page loads
+/// itself again every `refresh` seconds; 0: never.
+Json page_data(const std::vector<ReportedRun>& runs, int refresh);
 
 /// A key whose value differs among several config.yaml files.
 struct ConfigDifference {

@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t max_runs = 12;  // distinguishable in a chart
+constexpr std::size_t max_runs = 24;  // report.js has six colors and four kinds of lines
 /// Bytes of metrics.jsonl read at the end of a run: two seconds of work, since the job may be about
 /// to be killed.
 constexpr std::int64_t max_at_end = 64 << 20;
@@ -66,12 +66,12 @@ ReportedRun read_run(const fs::path& folder, const std::string& name) {
 
 }  // namespace
 
-std::string report_page(const std::vector<ReportedRun>& runs) {
-  return std::string(page_before_data) + script_text(page_data(runs)) + page_after_data;
+std::string report_page(const std::vector<ReportedRun>& runs, int refresh) {
+  return std::string(page_before_data) + script_text(page_data(runs, refresh)) + page_after_data;
 }
 
 fs::path write_report(const std::vector<std::string>& run_folders, const std::string& file,
-                      Existing existing) {
+                      Existing existing, int refresh) {
   expects(!run_folders.empty(), "no run to report");
   validate(run_folders.size() <= max_runs, "{} runs are too many for one report; give at most {}",
            run_folders.size(), max_runs);
@@ -84,7 +84,7 @@ fs::path write_report(const std::vector<std::string>& run_folders, const std::st
   for (std::size_t i = 0; i < run_folders.size(); ++i)
     runs.push_back(read_run(run_folders[i], names[i]));
   const OutputFile output(path.string(), is_report(path) ? Existing::replace : existing);
-  write_durably(output.path(), report_page(runs));
+  write_durably(output.path(), report_page(runs, refresh));
   output.finish();
   return path;
 }

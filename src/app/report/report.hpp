@@ -12,7 +12,7 @@ namespace llamesh::app {
 
 /// Returns the runs' report, or their comparison if there are several, as a self-contained HTML
 /// page: page.cpp.in, with report.css, report.js, and page_data() for the script.
-std::string report_page(const std::vector<ReportedRun>& runs);
+std::string report_page(const std::vector<ReportedRun>& runs, int refresh = 0);
 
 /// Adds `llamesh report`.
 Declare declare_report;
@@ -25,10 +25,10 @@ extern const char* const page_after_data;
 /// folder, or for several runs comparison.html in the working folder. Always replaces an earlier
 /// report. Readable on light and dark screens and in print. Returns the file's path, "-" for
 /// standard output. A folder without metrics.jsonl, or without a step in it, is a user error (exit
-/// 78); a report that cannot be written exits 74.
+/// 78); a report that cannot be written exits 74. `refresh`: as in page_data().
 std::filesystem::path write_report(const std::vector<std::string>& run_folders,
                                    const std::string& file = "",
-                                   Existing existing = Existing::refuse);
+                                   Existing existing = Existing::refuse, int refresh = 0);
 
 /// Writes the report at the end of a run. Errors become warnings, and a folder without a step is
 /// not an error. Returns the file's path; empty: none was written.

@@ -1,7 +1,7 @@
-// Fills <main> with the report. #data has what page_data.cpp writes: {runs, differences}. A run's
-// metrics are by their keys in metrics.jsonl; of many steps, their curves have some.
+// Fills <main> with the report. #data has what page_data.cpp writes: {runs, differences, refresh}.
+// A run's metrics are by their keys in metrics.jsonl; of many steps, their curves have some.
 
-const {runs, differences} = JSON.parse(document.getElementById('data').textContent);
+const {runs, differences, refresh} = JSON.parse(document.getElementById('data').textContent);
 const [run] = runs, alone = runs.length === 1;
 
 // --- Numbers as text
@@ -41,22 +41,25 @@ const meshOf = run => (lastStart(run).mesh || run.inputs?.mesh || '')
 const longest = Math.max(...runs.map(run => run.clock.values.at(-1)));
 const [timeUnit, secondsInUnit] = [['seconds', 1, 300], ['minutes', 60, 3 * 3600],
   ['hours', 3600, 72 * 3600], ['days', 86400, Infinity]].find(([, , limit]) => longest < limit);
-/** Returns when a run had done a step: linear between the steps of its clock. */
-const timeOf = ({clock: {steps, values}}, step) => {
+/** Returns a curve's value at a step: linear between the steps that it has. */
+const valueAt = ({steps, values}, step) => {
   let low = 0, high = steps.length - 1;
   while (high - low > 1) {
     const middle = (low + high) >> 1;
     if (steps[middle] <= step) low = middle; else high = middle;
   }
   const share = (step - steps[low]) / (steps[high] - steps[low] || 1);
-  return (values[low] + Math.min(1, Math.max(0, share)) * (values[high] - values[low]))
-    / secondsInUnit;
+  return values[low] + Math.min(1, Math.max(0, share)) * (values[high] - values[low]);
 };
+/** Returns when a run had done a step. */
+const timeOf = (run, step) => valueAt(run.clock, step) / secondsInUnit;
+const tokensOf = (run, step) => valueAt(run.tokens, step);
 
 // --- Which charts there are
 
 const colors = ['blue', 'orange', 'green', 'purple', 'red', 'teal'];
 const colorOf = i => colors[i % colors.length];
+const dashOf = i => ['', 'dashed', 'dotted', 'mixed'][Math.floor(i / colors.length) % 4];
 /** Returns a curve of `each` step, in which unknown values are gaps, or the `smooth` one. */
 const curve = (run, kind, key, factor = 1) => {
   const {steps, [kind]: values = []} = of(run, key);
@@ -70,6 +73,16 @@ const smooth = (key, label, color, factor) =>
 const both = (key, label, color, factor) => [
   {...each(key, `${label}, each step`, color, factor), look: 'faint'},
   smooth(key, `${label}, smoothed`, color, factor)];
+/** Returns a curve for each layer, from blue to orange, after those of other parts. */
+const byLayer = group => {
+  const keys = keysIn(run, group).sort((a, b) => a.localeCompare(b, 'en', {numeric: true}));
+  const layers = keys.filter(key => /\.\d+$/.test(key));
+  const others = keys.filter(key => !layers.includes(key));
+  return [...others.map((key, i) => ({...smooth(key, nameOf(key), colorOf(i + 2)), dash: 'dashed'})),
+    ...layers.map((key, i) => ({
+      ...smooth(key, nameOf(key), `depth${Math.round(7 * i / (layers.length - 1 || 1))}`),
+      unlisted: i > 0 && i < layers.length - 1}))];
+};
 /** Returns the unit of bytes that suits a chart of these quantities. */
 const bytesUnit = keys => {
   const max = Math.max(0, ...runs.flatMap(run => keys.map(key => of(run, key).max ?? 0)));
@@ -92,7 +105,9 @@ const chartsOfRun = () => {
       curves: [...both('loss', 'training', 'blue'), ...validation]},
     {title: 'Throughput', unit: 'tokens/s over all ranks', fromZero: true,
       curves: both('tokens_per_second', 'tokens/s', 'blue')},
-    {title: 'MFU', unit: '%', fromZero: true, curves: both('mfu', 'MFU', 'orange', 100)},
+    {title: 'MFU and utilization', unit: '%', fromZero: true, curves: [
+      ...both('mfu', 'MFU', 'orange', 100),
+      smooth('utilization', 'busy devices, smoothed', 'green', 100)]},
     {title: 'Step time', fromZero: true, wide: true, ...exposed.length
       ? {unit: 'seconds, mean over ranks, smoothed', curves: [
         smooth('seconds_compute', 'computing', 'blue'),
@@ -105,7 +120,15 @@ const chartsOfRun = () => {
       curves: traffic.map((key, i) => each(key, nameOf(key), colorOf(i), sent.factor))},
     {title: 'Gradient norm', unit: 'before clipping', fromZero: true, mayBeLog: true, marks,
       curves: both('grad_norm', 'norm', 'purple')},
-    {title: 'Learning rate', fromZero: true, curves: [each('lr', 'learning rate', 'teal')]}];
+    {title: 'Learning rate', fromZero: true, curves: [
+      each('lr', of(run, 'lr_muon').steps ? 'AdamW' : 'learning rate', 'teal'),
+      ...of(run, 'lr_muon').steps ? [each('lr_muon', 'Muon', 'orange')] : []]}];
+  if (keysIn(run, 'layer_grad_norm').length)
+    charts.push(
+      {title: 'Gradient norm by layer', unit: 'before clipping', wide: true, mayBeLog: true,
+        curves: byLayer('layer_grad_norm')},
+      {title: 'Weight norm by layer', unit: '', wide: true, mayBeLog: true,
+        curves: byLayer('layer_weight_norm')});
   if (of(run, 'tokens_per_joule').max > 0)
     charts.push({title: 'Energy', unit: 'tokens per joule', fromZero: true,
       curves: both('tokens_per_joule', 'tokens/J', 'blue')});
@@ -124,7 +147,7 @@ const chartsOfRun = () => {
 /** Returns charts with a curve for each run. */
 const chartsOfRuns = () => {
   const compared = (look, curveOf) => ({curves: runs.map((run, i) => ({
-    label: run.name, color: colorOf(i), dashed: i >= colors.length, look, ...curveOf(run)}))});
+    label: run.name, color: colorOf(i), dash: dashOf(i), look, ...curveOf(run)}))});
   const all = (key, factor) => compared(undefined, run => curve(run, 'smooth', key, factor));
   const memory = bytesUnit(['memory.peak']);
   return [
@@ -145,11 +168,33 @@ const chartsOfRuns = () => {
 
 const charts = alone ? chartsOfRun() : chartsOfRuns();
 const axes = {
-  steps: {unit: 'step', of: (run, step) => step, whole: true},
-  time: {unit: timeUnit, of: timeOf, whole: false}};
+  steps: {unit: 'step', of: (run, step) => step, whole: true, label: 'steps'},
+  tokens: {unit: 'tokens', of: tokensOf, whole: true, label: 'tokens'},
+  time: {unit: timeUnit, of: timeOf, whole: false,
+    label: `wall-clock time (${timeUnit}), without pauses between starts`}};
+if (runs.some(run => run.tokens.values.includes(null))) delete axes.tokens;
+
+// The view is kept in the page's address, so that reloading keeps it and a link shows it.
+const asked = new URLSearchParams(location.hash.slice(1));
+const numbersIn = text => (text ?? '').split(',').map(Number).filter(Number.isFinite);
+const zoomed = numbersIn(asked.get('range'));
+const view = {
+  axis: Object.hasOwn(axes, asked.get('x')) ? axes[asked.get('x')] : axes.steps,
+  range: zoomed.length === 2 && zoomed[0] < zoomed[1] ? zoomed : null,
+  smoothing: numbersIn(asked.get('smoothing'))[0] ?? 0,
+  logs: new Map(['log', 'linear'].flatMap(scale =>
+    asked.getAll(scale).map(title => [title, scale === 'log'])))};
+const keepView = () => {
+  const {axis, range, smoothing, logs} = view, kept = new URLSearchParams();
+  if (axis !== axes.steps) kept.set('x', Object.keys(axes).find(name => axes[name] === axis));
+  if (range) kept.set('range', range.join());
+  if (smoothing) kept.set('smoothing', smoothing);
+  for (const [title, log] of logs) kept.append(log ? 'log' : 'linear', title);
+  history.replaceState(null, '', `#${kept}`);
+};
 let layouts = [];  // in the order of the <svg>
-const drawCharts = axis => {
-  const drawn = charts.map(chart => drawChart(chart, axes[axis]));
+const drawCharts = view => {
+  const drawn = charts.map(chart => drawChart(chart, view));
   layouts = drawn.flatMap(chart => chart.layouts);
   return drawn.map(chart => chart.figure);
 };
@@ -169,7 +214,10 @@ const facts = () => {
     `vocabulary ${inputs.vocabulary}`];
   const all = [model, inputs?.strategy, ranks && counted(ranks, 'rank'), meshOf(run),
     inputs?.precision].flat().filter(fact => fact);
-  return html`<p class="facts">${all.join(' · ')}</p>`;
+  return html`<p class="facts">${all.join(' · ')}</p>
+    ${inputs?.notes && html`<p class="notes">${inputs.notes}</p>`}
+    ${inputs?.tags.length > 0 && html`<p class="tags">${inputs.tags.map(tag =>
+      html`<span>${tag}</span> `)}</p>`}`;
 };
 
 const tiles = () => {
@@ -194,6 +242,16 @@ const tiles = () => {
       `median ${compact(tokens_per_joule?.median)} tokens/J`)}</div>`;
 };
 
+/** Shows what the model wrote at the latest validations, the newest first, by prompt. */
+const samples = () => {
+  const steps = run.samples.toReversed();
+  const prompts = [...new Set(steps.flatMap(({texts}) => texts.map(({prompt}) => prompt)))];
+  return prompts.length > 0 && html`<h2>Samples</h2>${prompts.map(prompt => html`
+    <details open><summary>${prompt}</summary>${table('', steps.flatMap(({step, texts}) => texts
+      .filter(sample => sample.prompt === prompt)
+      .map(({text}) => [`step ${step}`, html`<span class="text">${text}</span>`])))}</details>`)}`;
+};
+
 const traffic = () => {
   const rows = keysIn(run, 'traffic').filter(key => of(run, key).last !== null).map(key =>
     [nameOf(key), bytes(of(run, key).last),
@@ -210,8 +268,9 @@ const goodput = () => {
 };
 
 const starts = () => run.starts.some(start => start.host) && table('Starts', run.starts.map(
-  start => [start.step, date(start.time), start.ranks ?? '–', start.host, start.version]),
-['after step', 'time', 'ranks', 'rank 0 on', 'llamesh']);
+  start => [start.step, date(start.time), start.job || '–', start.ranks ?? '–', start.host,
+    `${start.version} ${start.commit}`, html`<code>${start.command}</code>`]),
+['after step', 'time', 'job', 'ranks', 'rank 0 on', 'llamesh', 'command']);
 
 /** Lists the phases of the last start that recorded them, longest first. */
 const phases = () => {
@@ -239,42 +298,107 @@ const notes = () => runs.filter(run => run.unreadable > 0).map(run => html`
   <p class="note">${run.name}: ${counted(run.unreadable, 'line')} of metrics.jsonl skipped: not a
     valid record.</p>`);
 
-const figures = () => html`<form id="axes">x-axis:
-  <label><input type="radio" name="x" value="steps" checked>steps</label>
-  <label><input type="radio" name="x" value="time">wall-clock time (${timeUnit}), without pauses
-    between starts</label></form><div class="charts">${drawCharts('steps')}</div>`;
+const figures = () => html`<form id="view">x-axis:
+  ${Object.entries(axes).map(([name, axis]) => html`<label><input type="radio" name="x"
+    value="${name}" ${axis === view.axis && 'checked'}>${axis.label}</label>`)}
+  <label class="smoothing">smoothing over <input type="range" name="smoothing" min="0" max="20"
+    value="${100 * view.smoothing}"><output></output></label>
+  <button type="button" name="whole">whole run</button>
+  <small>drag across a chart to zoom</small></form>
+  <div class="charts"></div>`;
 
 const title = alone ? run.name : `${runs.length} runs`;
 document.title = `${title} – llamesh`;
 document.querySelector('main').innerHTML = html`<h1>${title}</h1>
-  ${alone ? [facts(), tiles(), figures(), traffic(), goodput(), starts(), phases()]
+  ${alone ? [facts(), tiles(), figures(), samples(), traffic(), goodput(), starts(), phases()]
     : [summary(), inputs(), figures()]}${notes()}
   ${run.config && html`
     <details><summary>config.yaml</summary><pre>${run.config}</pre></details>`}
   <div class="tip"></div>`.text;
 
-// --- Time as x axis, and values under the pointer
+// --- What the reader chooses
 
 const area = document.querySelector('.charts'), tip = document.querySelector('.tip');
-document.getElementById('axes').addEventListener('change', event => {
-  area.innerHTML = html`${drawCharts(event.target.value)}`.text;
+const form = document.getElementById('view');
+const draw = () => {
+  area.innerHTML = html`${drawCharts(view)}`.text;
+  form.elements.whole.hidden = !view.range;
+  form.querySelector('output').value = `${(100 * view.smoothing).toFixed(0)} %`;
+};
+const change = changes => {
+  Object.assign(view, changes);
+  keepView();
+  draw();
+};
+form.addEventListener('input', ({target: {name, value}}) => {
+  if (name === 'x') change({axis: axes[value], range: null});
+  if (name === 'smoothing') change({smoothing: value / 100});
+});
+form.elements.whole.addEventListener('click', () => change({range: null}));
+area.addEventListener('dblclick', () => change({range: null}));
+area.addEventListener('click', ({target: {dataset: {title, log}}}) => {
+  if (title) change({logs: view.logs.set(title, log === 'log')});
+});
+draw();
+if (refresh) setTimeout(() => location.reload(), 1000 * refresh);
+
+// --- Values under the pointer, and a part to enlarge
+
+const layoutOf = svg => layouts[[...area.querySelectorAll('svg')].indexOf(svg)];
+/** Returns where the pointer is in a drawing, along x or y. */
+const placeIn = (svg, {clientX, clientY}, along = 'x') => {
+  const box = svg.getBoundingClientRect();
+  return (along === 'x' ? clientX - box.left : clientY - box.top)
+    * layoutOf(svg).width / box.width;
+};
+let dragged = null;  // {svg, from, to}
+area.addEventListener('pointerdown', event => {
+  const svg = event.target.closest('svg');
+  if (!svg || event.button !== 0 || event.pointerType === 'touch') return;  // which scrolls
+  event.preventDefault();  // selects no text
+  const from = placeIn(svg, event);
+  dragged = {svg, from, to: from};
+});
+addEventListener('pointermove', event => {
+  if (!dragged) return;
+  const {svg, from} = dragged, {left, right} = layoutOf(svg);
+  const within = x => Math.min(right, Math.max(left, x));
+  dragged.to = within(placeIn(svg, event));
+  const shown = svg.querySelector('.range'), begin = Math.min(within(from), dragged.to);
+  shown.setAttribute('x', px(begin));
+  shown.setAttribute('width', px(Math.max(within(from), dragged.to) - begin));
+});
+addEventListener('pointerup', () => {
+  if (!dragged) return;
+  const {svg, from, to} = dragged, {left, right, xs} = layoutOf(svg);
+  dragged = null;
+  if (Math.abs(to - from) < 8) return;  // a click
+  const valueOf = x => linear([left, right], ...xs)(Math.min(right, Math.max(left, x)));
+  change({range: [valueOf(Math.min(from, to)), valueOf(Math.max(from, to))]});
 });
 
 const hide = () => {
   for (const shown of [tip, ...area.querySelectorAll('.guide')]) shown.style.display = 'none';
 };
 const short = value => String(Number(value.toPrecision(5)));
+const maxRows = 12;
+/** Leaves out the points farthest from the pointer if there are many. */
+const nearestRows = (points, y) => {
+  const distances = points.map(point => Math.abs(point.y - y)).sort((a, b) => a - b);
+  return points.filter(point => !(Math.abs(point.y - y) > distances[maxRows - 1]));
+};
 const show = (layout, svg, event) => {
-  const box = svg.getBoundingClientRect();
-  const x = (event.clientX - box.left) * layout.width / box.width;
+  const x = placeIn(svg, event);
   if (x < layout.left - 8 || x > layout.right + 8) return;
   const nearer = (a, b) => Math.abs(b.x - x) < Math.abs(a.x - x) ? b : a;
   const points = layout.curves
     .map(({points, ...curve}) => points.filter(point => point).map(point => ({...curve, ...point})))
     .filter(points => points.length).map(points => points.reduce(nearer));
   const nearest = points.reduce(nearer);
+  const rows = points.filter(point => Math.abs(point.x - nearest.x) <= 40);
+  const y = placeIn(svg, event, 'y');
   tip.innerHTML = html`<b>step ${nearest.step} · ${short(timeOf(nearest.run, nearest.step))}
-    ${timeUnit}</b>${points.filter(point => Math.abs(point.x - nearest.x) <= 40).map(point => html`
+    ${timeUnit}</b>${nearestRows(rows, y).map(point => html`
     <div style="--c:var(--${point.color})"><i></i><span>${point.label}
       ${point.step !== nearest.step && `(step ${point.step})`}</span>
       <em>${short(point.value)}</em></div>`)}`.text;
@@ -290,7 +414,7 @@ for (const kind of ['pointermove', 'pointerdown'])
   area.addEventListener(kind, event => {
     hide();
     const svg = event.target.closest('svg');
-    if (svg) show(layouts[[...area.querySelectorAll('svg')].indexOf(svg)], svg, event);
+    if (svg) show(layoutOf(svg), svg, event);
   });
 area.addEventListener('pointerleave', hide);
 addEventListener('scroll', hide, {passive: true});

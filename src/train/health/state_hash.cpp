@@ -12,21 +12,13 @@
 #include "core/box.hpp"
 #include "core/hash.hpp"
 #include "sharding/shard_values.hpp"
+#include "train/health/state_parts.hpp"
 
 namespace llamesh::train {
 namespace {
 
 /// Elements on the host at a time.
 constexpr std::int64_t piece_numel = std::int64_t{1} << 20;
-
-/// Returns the layer that a parameter belongs to, or its own name.
-std::string part_of(const model::ParameterTable& table, const model::Parameter& parameter) {
-  for (const auto layer : table.layers) {
-    const auto& name = table[layer].name;
-    if (parameter.name.starts_with(name + '.')) return name;
-  }
-  return parameter.name;
-}
 
 /// Maps the bits one to one for each number, so that no change in one element keeps its hash.
 std::uint64_t hash_of_element(std::uint64_t number, float value) {

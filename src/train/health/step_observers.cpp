@@ -4,6 +4,7 @@
 
 #include "comm/mpi/exchange.hpp"
 #include "comm/mpi/session.hpp"
+#include "train/health/layer_norms.hpp"
 
 namespace llamesh::train {
 namespace {
@@ -21,6 +22,7 @@ std::vector<T> by_rank(std::span<const StepPart> parts, Of of) {
 StepObservers::StepObservers(const comm::Communicator& world, const Setup& setup, Engine& engine)
     : world_(world),
       inputs_(setup.inputs),
+      replicas_(setup.mesh.group_size(setup.mesh.apart())),
       engine_(engine),
       replay_(world, setup, engine),
       stragglers_(setup.topology.host_of),
@@ -47,6 +49,8 @@ bool StepObservers::must_repeat(StepRecord& record, std::span<const StepPart> pa
 void StepObservers::after_passes(StepRecord& record, std::span<const StepPart> parts) {
   record_stragglers(record, parts);
   if (inputs_.model.num_experts > 0) record_experts(record);
+  const auto every = inputs_.log.layers_every;
+  if (every > 0 && record.step % every == 0) record_layers(record);
   if (record.is_finite())
     nonfinite_.on_finite();
   else
@@ -69,6 +73,12 @@ void StepObservers::record_experts(StepRecord& record) {
       sums, inputs_.model.router_z_loss_coef > 0,
       inputs_.log.experts == ExpertMetrics::per_layer ? PerLayer::yes : PerLayer::no);
   record.idle_experts = idle_experts_.observe(sums);
+}
+
+void StepObservers::record_layers(StepRecord& record) {
+  auto norms = layer_norms(world_, engine_.state, replicas_);
+  record.layer_grad_norm = std::move(norms.gradients);
+  record.layer_weight_norm = std::move(norms.weights);
 }
 
 /// Ends the run, or sets the reason for skipping the update.

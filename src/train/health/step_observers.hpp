@@ -46,10 +46,12 @@ class StepObservers {
  private:
   void record_stragglers(StepRecord& record, std::span<const StepPart> parts);
   void record_experts(StepRecord& record);
+  void record_layers(StepRecord& record);
   void decide_on_nonfinite(StepRecord& record, std::span<const StepPart> parts);
 
   const comm::Communicator& world_;
   const Inputs& inputs_;
+  int replicas_;  ///< that train apart
   Engine& engine_;
   ReplayCheck replay_;
   Stragglers stragglers_;

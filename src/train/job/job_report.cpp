@@ -227,6 +227,13 @@ void JobReport::on_state_hashes(std::int64_t step, const StateHashes& hashes) {
   if (metrics_) metrics_->write_state_hashes(step, hashes);
 }
 
+void JobReport::on_samples(std::int64_t step, const std::vector<SampleText>& samples) {
+  if (!metrics_ || samples.empty()) return;
+  for (const auto& sample : samples)
+    spdlog::info("step {}: {} | {}", step, excerpt(sample.prompt), excerpt(sample.text));
+  metrics_->write_samples(step, samples);
+}
+
 /// The report shows the first set of a step as the main one, so the deciding set comes first.
 void JobReport::on_validation(const std::vector<StepRecord>& of_sets) {
   const auto sets = setup_.inputs.validation_sets();

@@ -62,6 +62,7 @@ class JobReport {
   /// Records that replicas differed after `step` and were made equal again.
   void on_healed(std::int64_t step, const std::string& line);
   void on_state_hashes(std::int64_t step, const StateHashes& hashes);
+  void on_samples(std::int64_t step, const std::vector<SampleText>& samples);
   /// Records an evaluation: a record for each set, in the order of Inputs::validation_sets().
   void on_validation(const std::vector<StepRecord>& of_sets);
   /// Records that the run ends because its validation loss has stopped improving.

@@ -16,6 +16,7 @@
 #include "core/clock.hpp"
 #include "core/nan_sign.hpp"
 #include "core/process.hpp"
+#include "core/text.hpp"
 #include "train/records/step_quantities.hpp"
 
 namespace llamesh::train {
@@ -142,6 +143,13 @@ void set(nlohmann::ordered_json& line, std::string_view key, const std::optional
   if (value) set(line, key, *value);
 }
 
+template <class T>
+bool is_present(const StepRecord& record, const Quantity<T>& quantity) {
+  if constexpr (requires(const T& value) { value.empty(); })
+    if (quantity.presence == Presence::unless_empty) return !(record.*quantity.member).empty();
+  return quantity.presence != Presence::with_axes || !record.exposed.empty();
+}
+
 /// Formats what every model has.
 std::vector<std::string> dense_log_fields(const StepRecord& r, std::int64_t total_steps) {
   const auto mebibytes = [](std::int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
@@ -180,8 +188,7 @@ void MetricsFile::write(StepRecord record) {
   record.time = rounded_unix_time();
   nlohmann::ordered_json line;
   for_each_quantity([&](const auto& quantity) {
-    if (!record.exposed.empty() || quantity.without_axes == WithoutAxes::written)
-      set(line, quantity.key, record.*quantity.member);
+    if (is_present(record, quantity)) set(line, quantity.key, record.*quantity.member);
   });
   append(line.dump());
 }
@@ -199,6 +206,13 @@ void MetricsFile::write_validation(const StepRecord& record, const std::string& 
 void MetricsFile::write_state_hashes(std::int64_t step, const StateHashes& hashes) {
   append(
       nlohmann::ordered_json{{"event", "state_hash"}, {"step", step}, {"hashes", hashes}}.dump());
+}
+
+void MetricsFile::write_samples(std::int64_t step, const std::vector<SampleText>& samples) {
+  nlohmann::ordered_json texts = nlohmann::ordered_json::array();
+  for (const auto& [prompt, text] : samples) texts.push_back({{"prompt", prompt}, {"text", text}});
+  const nlohmann::ordered_json line = {{"event", "samples"}, {"step", step}, {"texts", texts}};
+  append(line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }
 
 void MetricsFile::write_event(const std::string& name, std::int64_t step,
@@ -225,7 +239,8 @@ void MetricsFile::write_start(const std::string& name, std::int64_t step, const 
                                  {"ranks", self.world_size},
                                  {"mesh", mesh},
                                  {"host", self.host},
-                                 {"version", version()}};
+                                 {"version", version()},
+                                 {"command", printable(command_line())}};
   // Text with a space, which no name from git has, says that there is no commit.
   if (const std::string_view built_from = commit(); built_from.find(' ') == built_from.npos)
     line["commit"] = built_from;

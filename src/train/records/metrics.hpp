@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/file.hpp"
+#include "train/records/sample_text.hpp"
 #include "train/records/state_hashes.hpp"
 #include "train/records/step_record.hpp"
 #include "train/setup/run_inputs.hpp"
@@ -47,6 +48,8 @@ class MetricsFile {
   void write_validation(const StepRecord& record, const std::string& set = default_validation_set);
   /// Writes {"event": "state_hash", "step": ..., "hashes": {layer: hash}}.
   void write_state_hashes(std::int64_t step, const StateHashes& hashes);
+  /// Writes {"event": "samples", "step": ..., "texts": [{"prompt": ..., "text": ...}, ...]}.
+  void write_samples(std::int64_t step, const std::vector<SampleText>& samples);
   /// Writes {"event": name, "step": ..., "detail": ..., "time": ...}; name is "checkpoint",
   /// "straggler", "healed", "idle_experts", "skipped", "spike" or "early_stop".
   void write_event(const std::string& name, std::int64_t step, const std::string& detail);
@@ -54,7 +57,7 @@ class MetricsFile {
   /// "share".
   void write_goodput(std::int64_t step, const std::vector<std::pair<std::string, double>>& parts);
   /// Writes the event "start" or "resume", also with "ranks", "mesh", "host" (rank 0's),
-  /// "version", and "commit" and "job" if they are known.
+  /// "version", "command" (rank 0's), and "commit" and "job" if they are known.
   void write_start(const std::string& name, std::int64_t step, const std::string& detail,
                    const std::string& mesh);
   /// Writes {"event": "startup", "step": ..., "phases": {name: seconds}}.

@@ -117,6 +117,15 @@ void add_state_hashes(std::int64_t step, const json& line, RunMetrics& run) {
     if (hash.is_string()) of_step[part] = hash.get<std::string>();
 }
 
+void add_samples(std::int64_t step, const json& line, RunMetrics& run) {
+  const auto texts = line.find("texts");
+  if (texts == line.end() || !texts->is_array()) return;
+  auto& of_step = run.samples[step];
+  of_step.clear();
+  for (const auto& sample : *texts)
+    of_step.push_back({text(sample, "prompt"), text(sample, "text")});
+}
+
 template <class BySteps>
 void drop_after(BySteps& steps, std::int64_t step) {
   steps.erase(steps.upper_bound(step), steps.end());
@@ -145,10 +154,13 @@ void take_event(const std::string& event, std::int64_t step, const json& line, R
     add_phases(line, run);
   } else if (event == "state_hash") {
     add_state_hashes(step, line, run);
+  } else if (event == "samples") {
+    add_samples(step, line, run);
   } else if (event == "resume" || event == "start") {
     drop_after(run.steps, step);
     drop_after(run.validation, step);
     drop_after(run.state_hashes, step);
+    drop_after(run.samples, step);
     for (auto& [set, losses] : run.other_validation) drop_after(losses, step);
     run.early_stop.reset();
     drop_after(run.skipped, step);
@@ -161,6 +173,7 @@ void take_event(const std::string& event, std::int64_t step, const json& line, R
                           .version = text(line, "version"),
                           .commit = text(line, "commit"),
                           .job = text(line, "job"),
+                          .command = text(line, "command"),
                           .detail = text(line, "detail"),
                           .last_time = number_at(line, "time")});
     run.memory_step = std::min(run.memory_step, step);

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "train/records/sample_text.hpp"
 #include "train/records/state_hashes.hpp"
 #include "train/records/step_record.hpp"
 
@@ -30,10 +31,11 @@ struct RunStart {
   std::string mesh;       ///< "replicate=2 x shard=4", or empty
   std::string host, version;
   std::vector<std::pair<std::string, double>> phases = {};  ///< start-up, in seconds
-  std::string commit = {};  ///< the program was built from it; empty: unknown
-  std::string job = {};     ///< Slurm's id, or empty
-  std::string detail = {};  ///< the weights' source, or after a resume the mesh that had saved
-  double last_time = 0;     ///< newest `time` among its lines, its own included; or NaN
+  std::string commit = {};   ///< the program was built from it; empty: unknown
+  std::string job = {};      ///< Slurm's id, or empty
+  std::string command = {};  ///< rank 0's, or empty
+  std::string detail = {};   ///< the weights' source, or after a resume the mesh that had saved
+  double last_time = 0;      ///< newest `time` among its lines, its own included; or NaN
 };
 
 /// A run's metrics.jsonl by step, as if it had never been interrupted: after a resume, repeated
@@ -46,12 +48,13 @@ struct RunMetrics {
   std::optional<std::int64_t> early_stop;  ///< step at which train.early_stop ended the run
   std::vector<std::int64_t> resumes;       ///< steps after 0 from which a later launch resumed
   std::set<std::int64_t> skipped;          ///< steps without an update: not finite
-  std::map<std::int64_t, StateHashes> state_hashes;  ///< after that step
-  std::set<std::int64_t> spikes;                     ///< steps with a jump in loss or gradient norm
-  std::vector<RunStart> starts;  ///< all, including those whose steps are replaced
-  std::size_t checkpoints = 0;   ///< number of checkpoints written
-  std::int64_t memory_step = 0;  ///< newest memory checkpoint's step; 0: none
-  std::size_t unreadable = 0;    ///< lines left out, except a torn last line
+  std::map<std::int64_t, StateHashes> state_hashes;         ///< after that step
+  std::map<std::int64_t, std::vector<SampleText>> samples;  ///< after that step
+  std::set<std::int64_t> spikes;  ///< steps with a jump in loss or gradient norm
+  std::vector<RunStart> starts;   ///< all, including those whose steps are replaced
+  std::size_t checkpoints = 0;    ///< number of checkpoints written
+  std::int64_t memory_step = 0;   ///< newest memory checkpoint's step; 0: none
+  std::size_t unreadable = 0;     ///< lines left out, except a torn last line
 };
 
 /// Adds a line from metrics.jsonl. Returns false, and adds nothing, if it is neither a JSON object

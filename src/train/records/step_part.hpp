@@ -28,6 +28,7 @@ struct StepSample {
   std::int64_t on_host = 0;   ///< bytes of host memory, in addition to the device's
   double copies_exposed = 0;  ///< seconds waiting for copies to and from the host
   double joules = 0;          ///< as StepRecord::joules, of this rank's counters; NaN: unknown
+  double utilization = 0;     ///< of this rank's device; NaN: unknown
   SecondsByAxis axes = {};
   sharding::QuantizedTraffic quantized = {};  ///< since the previous step
 };

@@ -17,8 +17,12 @@ struct Gauge {
   Type type = Type::gauge;
 };
 
-/// Presence of a quantity in metrics.jsonl if ranks wait for no axis.
-enum class WithoutAxes : std::uint8_t { written, left_out };
+/// When metrics.jsonl has a quantity; what is unknown is always left out.
+enum class Presence : std::uint8_t {
+  always,
+  with_axes,    ///< if ranks wait for an axis
+  unless_empty  ///< of a map
+};
 
 /// Records that have a quantity.
 enum class Measured : std::uint8_t {
@@ -35,7 +39,7 @@ struct Quantity {
   const char* help;           ///< one sentence, also in the file for node_exporter
   const char* tag = nullptr;  ///< in TensorBoard; "/AXIS" follows if it is by axis. Null: none
   Gauge gauge = {};
-  WithoutAxes without_axes = WithoutAxes::written;
+  Presence presence = Presence::always;
   Measured measured = Measured::in_steps;
 };
 template <class T, class... Rest>
@@ -50,15 +54,17 @@ inline constexpr auto step_quantities = [] {
   const auto of_pairs = [](const char* key, std::optional<double> R::*member, const char* unit,
                            const char* help, const char* tag) {
     return Quantity{
-        key, member, unit, help, tag, Gauge{}, WithoutAxes::written, Measured::in_validation_too};
+        key, member, unit, help, tag, Gauge{}, Presence::always, Measured::in_validation_too};
   };
   return std::tuple{
       Quantity{"step", &R::step, "", "Steps done."},
       Quantity{"loss", &R::loss, "nats", "Loss of the latest step, nats per token.", "train/loss",
-               Gauge{"loss", 1}, WithoutAxes::written, Measured::in_validation_too},
+               Gauge{"loss", 1}, Presence::always, Measured::in_validation_too},
       Quantity{"grad_norm", &R::grad_norm, "", "Gradient norm before clipping.", "train/grad_norm",
                Gauge{"grad_norm", 2}},
       Quantity{"lr", &R::lr, "", "Learning rate.", "train/lr", Gauge{"learning_rate", 3}},
+      Quantity{"lr_muon", &R::lr_muon, "", "Learning rate of the matrices that Muon updates.",
+               "train/lr_muon"},
       Quantity{"tokens", &R::tokens, "tokens", "Tokens trained on since the start of the run.",
                "train/tokens", Gauge{"tokens", 4, counter}},
       Quantity{"seconds", &R::seconds, "s", "Duration of the latest step.", "speed/seconds",
@@ -105,15 +111,23 @@ inline constexpr auto step_quantities = [] {
                "logps/chosen"),
       of_pairs("logps.rejected", &R::rejected_log_prob, "nats",
                "Log-probability of rejected answers.", "logps/rejected"),
+      Quantity{"layer_grad_norm", &R::layer_grad_norm, "",
+               "Gradient norm of a layer before clipping.", "layer_grad_norm", Gauge{},
+               Presence::unless_empty},
+      Quantity{"layer_weight_norm", &R::layer_weight_norm, "",
+               "Norm of a layer's weights before the update.", "layer_weight_norm", Gauge{},
+               Presence::unless_empty},
       Quantity{"time", &R::time, "s", "Unix time at which the step was written."},
       Quantity{"seconds_compute", &R::seconds_compute, "s",
                "Part of the step without waiting, mean over ranks.", nullptr, Gauge{},
-               WithoutAxes::left_out},
+               Presence::with_axes},
       Quantity{"exposed", &R::exposed, "s",
                "Part of the step in which ranks waited for an axis, mean over ranks.", "exposed",
-               Gauge{}, WithoutAxes::left_out},
+               Gauge{}, Presence::with_axes},
       Quantity{"mfu", &R::mfu, "ratio", "Model FLOPs utilization, 0 to 1.", "speed/mfu",
                Gauge{"mfu_ratio", 7}},
+      Quantity{"utilization", &R::utilization, "ratio",
+               "Share of the time in which devices were busy, 0 to 1.", "speed/utilization"},
       Quantity{"joules", &R::joules, "J", "Energy since the previous step.", "energy/joules",
                Gauge{"step_joules", 9}},
       Quantity{"tokens_per_joule", &R::tokens_per_joule, "tokens/J",

@@ -18,13 +18,16 @@ struct StepRecord {
   double loss = 0;        ///< mean over the step's tokens, nats
   double grad_norm = 0;   ///< before clipping
   double lr = 0;
-  std::int64_t tokens = 0;  ///< since the start of the run
+  std::optional<double> lr_muon = {};  ///< empty: no Muon
+  std::int64_t tokens = 0;             ///< since the start of the run
   /// On the slowest rank, from the exchange of the previous step's values to this one's: the
   /// previous update, and this step's data and passes, but not the time between the two steps.
   double seconds = 0;
   double tokens_per_second = 0;
   /// See flops.hpp; relative to the measured GEMM rate over all ranks. Empty: that is unsure.
   std::optional<double> mfu = {};
+  /// Share of its time in which a rank's device was busy (device/utilization.hpp), mean over ranks.
+  std::optional<double> utilization = {};
   std::int64_t allocated_after_step = 0;  ///< bytes in use after the passes, maximum over ranks
   std::int64_t peak = 0;                  ///< peak bytes in use within the step, maximum over ranks
   std::int64_t predicted_allocated_after_step =
@@ -47,6 +50,9 @@ struct StepRecord {
   std::optional<double> reward_margin = {};    ///< the preferred one's, less the other one's
   std::optional<double> reward_accuracy = {};  ///< share of pairs with a margin above 0
   std::optional<double> chosen_log_prob = {}, rejected_log_prob = {};
+  // Norms by layer, and by name for parameters outside layers. Empty: log.layers_every is not due.
+  std::map<std::string, double> layer_grad_norm = {};    ///< before clipping
+  std::map<std::string, double> layer_weight_norm = {};  ///< before the update
   double time = 0;           ///< when metrics.jsonl got it, seconds since 1970
   std::int64_t request = 0;  ///< maximum over ranks (Trainer::Request)
   // Means over ranks.

@@ -240,6 +240,7 @@ class Run {
     spdlog::info("step {}: validation loss {} nats per {}", trainer_.step(), text,
                  setup_.inputs.data.pairs ? "pair" : "token");
     report_.on_validation(records);
+    report_.on_samples(trainer_.step(), trainer_.write_samples([this] { watchdog_.progress(); }));
     if (checkpoints_.validation().has_stopped_improving() &&
         trainer_.step() < setup_.inputs.train.steps)
       report_.on_early_stop(trainer_.step(), checkpoints_.validation().describe_stop());

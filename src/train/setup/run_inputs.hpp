@@ -22,6 +22,8 @@ struct RunOptions {
   std::string name = "run";
   std::string folder;  ///< empty: runs/<name>
   std::uint64_t seed = 1;
+  std::string notes;              ///< shown in the report, as they are
+  std::vector<std::string> tags;  ///< likewise
 };
 
 /// Policy for a step whose loss or gradient norm is not finite.
@@ -94,6 +96,9 @@ struct EvaluateOptions {
   std::int64_t batches = 0;          ///< micro-batches per rank and set
   std::vector<ValidationSet> files;  ///< sets beside `data.validation`
   std::string best_by;  ///< set that decides on the best checkpoints and early stop; empty: first
+  std::vector<std::string> prompts;  ///< the model writes on behind them (sample_texts.hpp)
+  bool chat = false;                 ///< they are a user's messages
+  std::int64_t max_tokens = 64;      ///< per prompt
 };
 
 /// Detail of the balance of experts in metrics.jsonl and TensorBoard.
@@ -116,6 +121,7 @@ struct LogOptions {
   std::string openmetrics;       ///< file for node_exporter's textfile collector, *.prom
   bool ranks = false;            ///< a log per rank, log.rank-00012.txt
   ExpertMetrics experts = ExpertMetrics::total;
+  std::int64_t layers_every = 0;  ///< steps between norms by layer in metrics.jsonl; 0: none
 };
 
 /// Policy for bits that differ although they must be equal.

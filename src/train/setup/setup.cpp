@@ -283,6 +283,21 @@ sharding::Placements place(Inputs& in, const model::ParameterTable& table,
   return std::move(compiled.placements);
 }
 
+/// Checks that the run can continue evaluate.prompts.
+void check_prompts(const Setup& setup) {
+  const Inputs& in = setup.inputs;
+  validate(in.evaluate.every_steps > 0,
+           "evaluate.prompts are continued after each validation; set evaluate.every_steps");
+  const auto stages = setup.mesh.group_size(setup.mesh.pipeline());
+  validate(stages == 1 && in.mesh.expert == 1,
+           "evaluate.prompts needs all layers and experts on each rank, but mesh.pipeline is {} "
+           "and mesh.expert {}; leave it out, and use llamesh generate on checkpoints",
+           stages, in.mesh.expert);
+  validate(data::is_text(in.data.format) || in.data.tokenizer != "byte",
+           "evaluate.prompts needs the tokenizer of the tokens in data.train; name it in "
+           "data.tokenizer");
+}
+
 }  // namespace
 
 data::BatchPartition Setup::batch_partition(int rank) const {
@@ -426,6 +441,7 @@ Setup make_setup(const comm::Communicator& world, const Inputs& inputs) {
     validate(in.evaluate.every_steps == 0 || !in.validation_sets().empty(),
              "evaluate.every_steps is {}, but data.validation names no file",
              in.evaluate.every_steps);
+    if (!in.evaluate.prompts.empty()) check_prompts(setup);
   });
   open_data(world, setup);
   comm::agree(world, [&] {

@@ -48,7 +48,8 @@ StepMeter::StepMeter(const comm::Communicator& world, const Setup& setup,
       mesh_(mesh),
       engine_(engine),
       threads_(threads),
-      energy_(answers_for_host(world, setup), sysfs()) {}
+      energy_(answers_for_host(world, setup), sysfs()),
+      utilization_(threads) {}
 
 void StepMeter::plan_memory() {
   if (!setup_.plan_memory) return;
@@ -110,7 +111,8 @@ StepMeter::CountersByAxis StepMeter::counters() const {
 }
 
 StepSample StepMeter::sample() {
-  step_joules_ += energy_.joules().value_or(std::numeric_limits<double>::quiet_NaN());
+  constexpr auto unknown = std::numeric_limits<double>::quiet_NaN();
+  step_joules_ += energy_.joules().value_or(unknown);
   const auto& meter = device::MemoryMeter::instance();
   StepSample mine{.seconds = former_update_ + seconds_since(begin_),
                   .load_per_core = load_per_core(),
@@ -119,6 +121,7 @@ StepSample StepMeter::sample() {
                   .on_host = device::MemoryMeter::host().in_use(),
                   .copies_exposed = engine_.seconds_exposed_by_copies() - copies_exposed_before_,
                   .joules = step_joules_,
+                  .utilization = utilization_.share().value_or(unknown),
                   .axes = seconds_by_axis(),
                   .quantized = engine_.fsdp.take_quantization_squares()};
   if (engine_.outer) mine.quantized.outer = engine_.outer->take_squares();
@@ -143,11 +146,12 @@ SecondsByAxis StepMeter::seconds_by_axis() const {
 /// Records the maximum time and memory over the ranks, and the sum of their energy.
 void StepMeter::end_step(StepRecord& record, std::span<const StepPart> parts) {
   step_joules_ = 0;
-  double joules = 0;
+  double joules = 0, utilization = 0;
   sharding::QuantizedTraffic quantized;
   for (const auto& part : parts) {
     const auto& sample = part.measured;
     joules += sample.joules;
+    utilization += sample.utilization / static_cast<double>(parts.size());
     quantized += sample.quantized;
     record.allocated_after_step = std::max(record.allocated_after_step, sample.in_use);
     record.peak = std::max(record.peak, sample.peak);
@@ -161,6 +165,7 @@ void StepMeter::end_step(StepRecord& record, std::span<const StepPart> parts) {
   record.gradient_quantization_error = quantized.gradients.relative_error();
   record.replica_quantization_error = quantized.replicas.relative_error();
   record.outer_quantization_error = quantized.outer.relative_error();
+  if (std::isfinite(utilization)) record.utilization = utilization;
   if (std::isfinite(joules)) record.joules = joules;
   if (joules > 0) record.tokens_per_joule = step_tokens / joules;
   record.predicted_allocated_after_step = planned_.allocated_after_step;

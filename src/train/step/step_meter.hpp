@@ -9,6 +9,7 @@
 
 #include "comm/mesh/device_mesh.hpp"
 #include "device/energy.hpp"
+#include "device/utilization.hpp"
 #include "train/engine/engine.hpp"
 #include "train/engine/flops.hpp"
 #include "train/records/step_part.hpp"
@@ -76,6 +77,7 @@ class StepMeter {
   std::optional<GemmPeak> gemm_peak_;
   bool doubted_peak_ = false;  ///< the log says that a step was faster than it
   device::EnergyMeter energy_;
+  device::UtilizationMeter utilization_;
   double step_joules_ = 0;  ///< as in StepSample: a step may be sampled twice
   PlannedMemory planned_;   ///< maximum over the ranks
   // For the current step.

@@ -34,6 +34,7 @@ Trainer::Trainer(const comm::Communicator& world, const Setup& setup, comm::Devi
       loss_ranks_(setup.loss_ranks(world.rank())),
       engine_(setup, mesh),
       feed_(world, setup, mesh, *engine_.context),
+      samples_(world, setup),
       norm_(world, setup, engine_.state),
       meter_(world, setup, mesh, engine_, threads_),
       observers_(world, setup, engine_) {
@@ -115,6 +116,8 @@ StepRecord Trainer::train_step(const OnProgress& on_progress, const Request& req
 
   const Inputs& in = setup_.inputs;
   record.lr = optim::learning_rate(in.schedule, in.optimizer.lr, step_, in.train.steps);
+  if (in.optimizer.name == optim::OptimizerName::muon)
+    record.lr_muon = optim::learning_rate(in.schedule, in.optimizer.muon.lr, step_, in.train.steps);
   if (record.skipped.empty())
     engine_.update(record.lr, norm_.of_replica(parts), record.step);
   else
@@ -242,6 +245,10 @@ PairReferences Trainer::compute_references(PairReferences known, const OnProgres
   for (const auto& [stream, pair, log_probs] : comm::all_gather_lists(world_, mine))
     std::ranges::copy(log_probs, known[stream].begin() + 2 * pair);
   return known;
+}
+
+std::vector<SampleText> Trainer::write_samples(const OnProgress& on_progress) {
+  return samples_.write(engine_, on_progress);
 }
 
 void Trainer::check_weights() const {

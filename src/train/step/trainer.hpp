@@ -13,6 +13,7 @@
 #include "train/setup/setup.hpp"
 #include "train/step/batch_feed.hpp"
 #include "train/step/gradient_norm.hpp"
+#include "train/step/sample_texts.hpp"
 #include "train/step/step_meter.hpp"
 
 namespace llamesh::train {
@@ -55,6 +56,9 @@ class Trainer {
   /// Throws at the end if data cannot be read.
   StepRecord evaluate(
       const OnProgress& on_progress = [] {}, std::size_t set = 0);
+
+  /// Returns what the model writes behind evaluate.prompts (SampleTexts::write()).
+  std::vector<SampleText> write_samples(const OnProgress& on_progress = [] {});
 
   /// Computes log-probabilities under the present weights for the streams that `known` lacks, and
   /// returns all. Collective.
@@ -114,6 +118,7 @@ class Trainer {
   std::vector<int> loss_ranks_;           ///< world ranks of those in the last stage
   Engine engine_;
   BatchFeed feed_;
+  SampleTexts samples_;
   std::int64_t step_ = 0;    ///< steps done
   std::int64_t tokens_ = 0;  ///< trained on since the start of the run
   GradientNorm norm_;
