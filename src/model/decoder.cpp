@@ -111,6 +111,7 @@ void Decoder::pass(std::span<const std::int32_t> tokens) {
                          .delta = activations_.delta,
                          .d_residual = {},
                          .row_sums = activations_.row_sums,
+                         .adapters = activations_.adapters,
                          .cache = &cache_};
   const Residual hidden = forward(ctx, table_, activations_, ids);
   const UnshardGuard guard(weights_, table_.norm.module, Pass::evaluate);
