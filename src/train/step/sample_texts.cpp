@@ -1,16 +1,12 @@
 #include "train/step/sample_texts.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <string>
 
 #include "comm/mpi/exchange.hpp"
 #include "comm/mpi/session.hpp"
 #include "core/error.hpp"
-#include "core/text.hpp"
 #include "data/chat_prompt.hpp"
 #include "sharding/mesh_tensor_parallel.hpp"
 
@@ -38,6 +34,10 @@ SampleTexts::SampleTexts(const comm::Communicator& world, const Setup& setup)
   comm::agree(world, [&] {
     if (world.rank() != 0) return;
     tokenizer_ = tokenizer::open_tokenizer(in.data.tokenizer);
+    validate(tokenizer_->vocab_size() <= in.model.vocab_size,
+             "evaluate.prompts: the tokenizer {} has {} ids, but model.vocab_size is {}; name the "
+             "model's own in data.tokenizer",
+             in.data.tokenizer, tokenizer_->vocab_size(), in.model.vocab_size);
     const auto special = data::document_tokens(*tokenizer_, in.data);
     ends_ = {special.suffix_ids.front(), special.eos};
     for (std::size_t i = 0; i < prompts_.size(); ++i) {
@@ -45,8 +45,8 @@ SampleTexts::SampleTexts(const comm::Communicator& world, const Setup& setup)
       const std::string where = "evaluate.prompts";
       if (in.evaluate.chat) {
         const std::vector<data::ChatMessage> messages{{"user", prompt}};
-        prompts_[i] =
-            data::chat_prompt(*tokenizer_, special, messages, {where, std::ssize(prompts_)});
+        prompts_[i] = data::chat_prompt(*tokenizer_, special, messages,
+                                        {where, static_cast<std::int64_t>(i) + 1});
       } else {
         prompts_[i] = special.prefix_ids;
         tokenizer_->encode(prompt, tokenizer::Chunk::first, prompts_[i]);
