@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <future>
 #include <set>
 
 #include "app/report/page_data.hpp"
@@ -80,9 +81,11 @@ fs::path write_report(const std::vector<std::string>& run_folders, const std::st
                   : one         ? fs::path(run_folders.front()) / "report.html"
                                 : fs::path("comparison.html");
   const auto names = names_of(run_folders);
-  std::vector<ReportedRun> runs;
+  std::vector<std::future<ReportedRun>> readers;
   for (std::size_t i = 0; i < run_folders.size(); ++i)
-    runs.push_back(read_run(run_folders[i], names[i]));
+    readers.push_back(std::async(std::launch::async, read_run, run_folders[i], names[i]));
+  std::vector<ReportedRun> runs;
+  for (auto& reader : readers) runs.push_back(reader.get());
   const OutputFile output(path.string(), is_report(path) ? Existing::replace : existing);
   write_durably(output.path(), report_page(runs, refresh));
   output.finish();
