@@ -41,7 +41,9 @@ bool can_be_unit(const ParameterTable& table, std::size_t module) {
 }
 
 /// Recurses into modules with at least `min_numel` elements, children first. Wraps a module if at
-/// least that many elements in it remain unwrapped. Returns the number wrapped below.
+/// least that many elements in it remain unwrapped, but no norm: it is not worth a gather, and the
+/// table has a layer's norms behind the modules that are entered after them. Returns the number
+/// wrapped below.
 std::int64_t wrap_by_size(const ParameterTable& table, const Tree& tree, std::size_t module,
                           std::int64_t min_numel, Wrapped& wrapped) {
   const std::function<std::int64_t(std::size_t)> numel = [&](std::size_t m) {
@@ -51,7 +53,10 @@ std::int64_t wrap_by_size(const ParameterTable& table, const Tree& tree, std::si
     return sum;
   };
   const std::int64_t total = numel(module);
-  if (total < min_numel) return 0;
+  const auto is_vector = [&](std::size_t p) { return !table.parameters[p].is_matrix(); };
+  const bool is_norm =
+      tree.children[module].empty() && std::ranges::all_of(tree.parameters[module], is_vector);
+  if (total < min_numel || is_norm) return 0;
   std::int64_t below = 0;
   for (const auto child : tree.children[module])
     below += wrap_by_size(table, tree, child, min_numel, wrapped);

@@ -104,7 +104,9 @@ def main(llamesh):
     models = {"lora": "{rank: 3, alpha: 7, rslora: true}", "lora_gpt2": "{rank: 2, targets: [c_fc, c_proj]}",
               "lora_qwen2": "{rank: 5, alpha: 8, targets: [q_proj, v_proj, down_proj], init: gaussian}",
               "lora_glm4": "{rank: 3, alpha: 5, targets: [q_proj, k_proj, v_proj, down_proj]}",
-              "lora_deepseek": "{rank: 3, alpha: 5, targets: [q_a_proj, q_b_proj, kv_a_proj_with_mqa, kv_b_proj, o_proj]}"}
+              "lora_deepseek": "{rank: 3, alpha: 5, targets: [q_a_proj, q_b_proj, kv_a_proj_with_mqa, kv_b_proj, o_proj]}",
+              "lora_phi3": "{rank: 3, alpha: 5, targets: [all-linear]}",
+              "lora_gpt2_attn": "{rank: 2, alpha: 3, targets: [c_attn, c_fc]}"}
     with tempfile.TemporaryDirectory() as work:
         tokens = numpy.random.default_rng(1).integers(42, size=ROWS * LENGTH + 1).astype("<u2")
         tokens.tofile(f"{work}/tokens.bin")

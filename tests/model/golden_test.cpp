@@ -137,7 +137,8 @@ INSTANTIATE_TEST_SUITE_P(Models, Golden,
                                          "olmo2_switches", "gpt2_switches", "mixtral", "qwen3_moe",
                                          "mixtral_aux", "mixtral_collapsed", "qwen3_moe_aux",
                                          "qwen3_moe_dense", "lora", "lora_qwen2", "lora_gpt2",
-                                         "lora_glm4", "lora_deepseek", "fp8", "fp8_qwen3_moe"),
+                                         "lora_glm4", "lora_deepseek", "lora_phi3",
+                                         "lora_gpt2_attn", "fp8", "fp8_qwen3_moe"),
                          [](const auto& name) { return name.param; });
 INSTANTIATE_TEST_SUITE_P(LlamaVariants, Golden, testing::ValuesIn(test::llama_variants),
                          [](const auto& name) { return name.param; });

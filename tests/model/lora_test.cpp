@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <utility>
 
 #include "core/json.hpp"
 #include "core/philox.hpp"
+#include "golden.hpp"
 #include "model/description/config_json.hpp"
 #include "support.hpp"
 
@@ -71,6 +74,78 @@ TEST(Lora, TargetsAreWholeNamesLastPartsOrPatterns) {
   EXPECT_EQ(count({"all-linear"}, "mixtral"), 2U * 4);
 }
 
+TEST(Lora, LayersThatFoldersFuseShareTheirA) {
+  const auto table = parameter_table(config_with({"all-linear"}, "phi3"));
+  std::vector<std::string> names;
+  for (const auto& p : table.parameters)
+    if (is_adapter(p) && p.name.starts_with("model.layers.1."))
+      names.push_back(p.name.substr(std::string("model.layers.1.").size()));
+  EXPECT_EQ(names, (std::vector<std::string>{
+                       "self_attn.qkv_proj.lora_A.weight", "self_attn.o_proj.lora_A.weight",
+                       "mlp.gate_up_proj.lora_A.weight", "mlp.down_proj.lora_A.weight",
+                       "self_attn.q_proj.lora_B.weight", "self_attn.k_proj.lora_B.weight",
+                       "self_attn.v_proj.lora_B.weight", "self_attn.o_proj.lora_B.weight",
+                       "mlp.gate_proj.lora_B.weight", "mlp.up_proj.lora_B.weight",
+                       "mlp.down_proj.lora_B.weight"}));
+  const auto attention = table.child(table.layers[1], "self_attn");
+  const auto q = table.weight_module(attention, "q_proj"),
+             v = table.weight_module(attention, "v_proj");
+  ASSERT_TRUE(q.adapter && v.adapter);
+  EXPECT_EQ(q.adapter->a, v.adapter->a);
+  EXPECT_EQ(table[q.adapter->a].name, "model.layers.1.self_attn.qkv_proj.lora_A.weight");
+  EXPECT_NE(q.adapter->b, v.adapter->b);
+  const auto rank = table[q.adapter->a].shape[0];
+  EXPECT_EQ(adapter_columns(table), rank) << "q, k and v have one x A^T";
+  EXPECT_EQ(adapter_columns(parameter_table(config_with({"all-linear"}))), 3 * rank);
+}
+
+/// Returns which row of which parameter each row of a stored matrix is.
+std::map<std::int64_t, std::pair<ParameterId, std::int64_t>> rows_of(const StateDictTensor& tensor,
+                                                                     const ParameterTable& table) {
+  std::map<std::int64_t, std::pair<ParameterId, std::int64_t>> rows;
+  const auto columns = tensor.shape[1];
+  for (const auto& part : tensor.parts) {
+    const auto whole = Box::whole(table[part.parameter].shape);
+    for_each_stored(part, tensor.shape, {whole, 0, whole.numel()},
+                    [&](const StoredRun& run, std::int64_t at, std::int64_t stride) {
+                      for (std::int64_t i = 0; i < run.count; ++i)
+                        if (const auto to = run.begin + i * run.step; to % columns == 0)
+                          rows[to / columns] = {part.parameter, (at + i * stride) / columns};
+                    });
+  }
+  return rows;
+}
+
+TEST(Lora, FoldersHaveTheRowsOfBAsThoseOfItsWeight) {
+  for (const auto* name : {"internlm2", "ling2", "granite4", "glm4", "phi3"}) {
+    auto config = config_of(load_golden(name).config());
+    config.lora = Lora{.rank = 3, .targets = {"all-linear"}};
+    const auto table = parameter_table(config);
+    const auto adapters = adapters_by_weight(table);
+    std::map<std::string, StateDictTensor> stored;
+    for (const auto& tensor : adapter_state_dict(config, table)) stored[tensor.name] = tensor;
+    std::size_t fused = 0;
+    for (const auto& tensor : state_dict(config, table)) {
+      const auto first = adapters.find(tensor.parts.front().parameter);
+      if (first == adapters.end()) continue;
+      const auto module = tensor.name.substr(0, tensor.name.rfind('.'));
+      ASSERT_TRUE(stored.contains(module + ".lora_A.weight")) << name << " " << module;
+      ASSERT_TRUE(stored.contains(module + ".lora_B.weight")) << name << " " << module;
+      const auto& b = stored.at(module + ".lora_B.weight");
+      EXPECT_EQ(b.shape, (Shape{tensor.shape[0], 3}));
+      auto expected = rows_of(tensor, table);
+      ASSERT_EQ(std::ssize(expected), tensor.shape[0]);
+      fused += expected.begin()->second.first == expected.rbegin()->second.first ? 0 : 1;
+      for (auto& [row, from] : expected) from.first = adapters.at(from.first).b;
+      EXPECT_EQ(rows_of(b, table), expected) << name << " " << module;
+      stored.erase(module + ".lora_A.weight");
+      stored.erase(module + ".lora_B.weight");
+    }
+    EXPECT_TRUE(stored.empty()) << name << " " << stored.begin()->first;
+    EXPECT_GE(fused, 1U) << name;
+  }
+}
+
 TEST(Lora, TargetsThatCannotHaveAnAdapterAreRefused) {
   const auto error = [](std::vector<std::string> targets, const char* family = "llama") {
     const auto config = config_with(std::move(targets), family);
@@ -86,9 +161,10 @@ TEST(Lora, TargetsThatCannotHaveAnAdapterAreRefused) {
   expect_in(error({"gate"}, "mixtral"), "gate takes no adapter");
   expect_in(error({"experts"}, "mixtral"), "experts takes no adapter");
   expect_in(error({"w1"}, "mixtral"), "'w1' matches no linear layer");
-  expect_in(error({"c_attn"}, "gpt2"), "c_attn");
-  expect_in(error({"all-linear"}, "gpt2"), "stores within c_attn");
-  expect_in(error({"gate_proj"}, "phi3"), "the family phi3 stores within gate_up_proj");
+  expect_in(error({"gate_proj"}, "phi3"),
+            "'gate_proj' includes gate_proj, which folders of the family phi3 have within "
+            "gate_up_proj, as one layer with one adapter; name gate_up_proj");
+  expect_in(error({"qkv_prj"}, "phi3"), "did you mean 'qkv_proj'");
   expect_in(error({}), "targets is empty");
 }
 
@@ -104,8 +180,8 @@ TEST(Lora, TargetsThatNameNothingAreDroppedBesideOthers) {
   EXPECT_EQ(kept({"q_proj", "absent", "v_proj"}), (Names{"q_proj", "v_proj"}));
   EXPECT_EQ(kept({"absent", "missing"}), (Names{"absent", "missing"})) << "to be refused";
   EXPECT_EQ(kept({"q_proj", "lm_head"}), (Names{"q_proj", "lm_head"})) << "to be refused";
-  EXPECT_EQ(kept({"c_attn", "c_proj"}, "gpt2"), (Names{"c_attn", "c_proj"})) << "to be refused";
-  EXPECT_EQ(kept({"qkv_proj", "o_proj"}, "phi3"), (Names{"qkv_proj", "o_proj"})) << "to be refused";
+  EXPECT_EQ(kept({"c_attn", "c_proj"}, "gpt2"), (Names{"c_attn", "c_proj"}));
+  EXPECT_EQ(kept({"q_proj", "qkv_proj", "o_proj"}, "phi3"), (Names{"qkv_proj", "o_proj"}));
   EXPECT_EQ(kept({"all-linear"}), Names{"all-linear"});
 }
 

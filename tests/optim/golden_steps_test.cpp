@@ -394,15 +394,16 @@ INSTANTIATE_TEST_SUITE_P(
                                      MeshSizes{2, 1, 2, hidden}, MeshSizes{1, 2, 4, hidden},
                                      MeshSizes{2, 2, 2})),
     name_of_case);
-INSTANTIATE_TEST_SUITE_P(LoraFamilies, GoldenSteps,
-                         testing::Values(Case{"lora_qwen2", {1, 1}}, Case{"lora_qwen2", {2, 2}},
-                                         Case{"lora_gpt2", {1, 1}},
-                                         Case{"lora_gpt2", {1, 2, 2, whole}},
-                                         Case{"lora_gpt2", {2, 2, 2}}, Case{"lora_glm4", {1, 1}},
-                                         Case{"lora_glm4", {1, 2, 2, whole}},
-                                         Case{"lora_deepseek", {1, 1}},
-                                         Case{"lora_deepseek", {1, 2, 2, whole}}),
-                         name_of_case);
+INSTANTIATE_TEST_SUITE_P(
+    LoraFamilies, GoldenSteps,
+    testing::Values(Case{"lora_qwen2", {1, 1}}, Case{"lora_qwen2", {2, 2}},
+                    Case{"lora_gpt2", {1, 1}}, Case{"lora_gpt2", {1, 2, 2, whole}},
+                    Case{"lora_gpt2", {2, 2, 2}}, Case{"lora_glm4", {1, 1}},
+                    Case{"lora_glm4", {1, 2, 2, whole}}, Case{"lora_deepseek", {1, 1}},
+                    Case{"lora_deepseek", {1, 2, 2, whole}}, Case{"lora_phi3", {1, 1}},
+                    Case{"lora_phi3", {1, 2, 2, whole}}, Case{"lora_phi3", {2, 2, 1}},
+                    Case{"lora_gpt2_attn", {1, 1}}, Case{"lora_gpt2_attn", {1, 2, 2, whole}}),
+    name_of_case);
 
 }  // namespace
 }  // namespace llamesh::optim

@@ -78,6 +78,17 @@ TEST(Lora, TrainsAlikeWithEveryMemoryOption) {
   expect_alike(run(world(), in), alone);
 }
 
+// q, k and v share an A, which none of their units has.
+TEST(Lora, LayersThatFoldersFuseTrainAlike) {
+  const SharedFolder folder;
+  auto in = lora_inputs(folder.path());
+  in.model.family = "phi3";
+  const auto alone = run_alone(in);
+  in.mesh.context = world().size() % 2 == 0 ? 2 : 1;
+  in.sharding.wrap = {.wrap = sharding::Wrap::size, .min_numel = 1};
+  expect_alike(run(world(), in), alone);
+}
+
 TEST(Lora, SomeTargetsBesideExpertsTrainAlike) {
   const SharedFolder folder;
   auto in = lora_inputs(folder.path());

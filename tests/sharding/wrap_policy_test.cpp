@@ -131,6 +131,16 @@ TEST(WrapPolicy, DescriptionFoldsWhatLayersHaveInOtherUnits) {
                    "  down_proj.weight", "lm_head", "  weight", "9 units"}));
 }
 
+// A layer's norms are behind its other modules in the table, but entered before these.
+TEST(WrapPolicy, NoNormIsAUnit) {
+  const auto names = unit_names(llama2(64, 96, 1, 4, 4), {Wrap::size, 1});
+  EXPECT_EQ(names, (Names{"root", "model.embed_tokens", "model.layers.0",
+                          "model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.k_proj",
+                          "model.layers.0.self_attn.v_proj", "model.layers.0.self_attn.o_proj",
+                          "model.layers.0.mlp.gate_proj", "model.layers.0.mlp.up_proj",
+                          "model.layers.0.mlp.down_proj", "lm_head"}));
+}
+
 TEST(WrapPolicy, DescriptionSaysSizes) {
   const auto table = model::parameter_table(llama2(64, 96, 3, 4, 4));
   const auto text =

@@ -70,15 +70,17 @@ class AdaptedModel final : public StoredModel {
 
 /// Returns the values of a tensor in the folder's order.
 std::vector<float> read_tensor(const StoredModel& model, const model::StateDictTensor& tensor) {
-  const auto whole = Box::whole(tensor.shape);  // the adapter has the tensor's shape
-  std::vector<float> ours(static_cast<std::size_t>(whole.numel())), values(ours.size());
-  model.read(tensor.parts.front().parameter, {whole, 0, whole.numel()}, ours);
-  for (const auto& part : tensor.parts)
+  std::vector<float> values(static_cast<std::size_t>(numel(tensor.shape))), ours;
+  for (const auto& part : tensor.parts) {
+    ours.resize(static_cast<std::size_t>(part.in_parameter.numel()));
+    const BoxRange all{part.in_parameter, 0, part.in_parameter.numel()};
+    model.read(part.parameter, all, ours);
     model::for_each_stored(
-        part, tensor.shape, {whole, 0, whole.numel()},
+        part, tensor.shape, all,
         [&](const model::StoredRun& run, std::int64_t at, std::int64_t /*stride*/) {
           std::copy_n(ours.begin() + at, run.count, values.begin() + run.begin);
         });
+  }
   return values;
 }
 
@@ -113,8 +115,9 @@ nlohmann::ordered_json options_for_peft(const model::ModelConfig& config,
   });
   if (!has_patterns) return json;
   auto& names = json["target_modules"] = nlohmann::ordered_json::array();
-  for (const auto& [weight, adapter] : model::adapters_by_weight(table))
-    names.push_back(table[table[weight].module].name);
+  for (const auto& parameter : table.parameters)
+    if (parameter.name.ends_with(model::lora_a_suffix))
+      names.push_back(parameter.name.substr(0, parameter.name.rfind(model::lora_a_suffix)));
   return json;
 }
 
@@ -155,7 +158,8 @@ PeftFolder::PeftFolder(const fs::path& folder, const model::ModelConfig& config,
     validate(stored_type(stored->dtype).has_value(), "{}: '{}' is {}; {}", path, tensor.name,
              excerpt(stored->dtype), readable_types);
     extra.erase(tensor.name);
-    tensors_.emplace(tensor.parts.front().parameter, std::move(tensor));
+    for (const auto& part : tensor.parts) tensors_[part.parameter] = dict_.size();
+    dict_.push_back(std::move(tensor));
   }
   validate(extra.empty(), "{} has '{}', which the model does not{}; it is for another base model",
            path, extra.empty() ? "" : excerpt(*extra.begin()),
@@ -164,15 +168,17 @@ PeftFolder::PeftFolder(const fs::path& folder, const model::ModelConfig& config,
 
 void PeftFolder::read(model::ParameterId parameter, const BoxRange& range,
                       std::span<float> values) const {
-  const auto& tensor = tensors_.at(parameter);
+  const auto& tensor = dict_[tensors_.at(parameter)];
   const auto& stored = *file_.find(tensor.name);
-  for (const auto& part : tensor.parts)
+  for (const auto& part : tensor.parts) {
+    if (part.parameter != parameter) continue;
     model::for_each_stored(
         part, tensor.shape, range,
         [&](const model::StoredRun& run, std::int64_t at, std::int64_t /*stride*/) {
           const auto to = values.subspan(static_cast<std::size_t>(at));
           file_.read(stored, run.begin, to.first(static_cast<std::size_t>(run.count)));
         });
+  }
 }
 
 std::unique_ptr<StoredModel> with_adapters(std::unique_ptr<StoredModel> base,

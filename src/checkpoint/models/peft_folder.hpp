@@ -32,7 +32,8 @@ class PeftFolder {
 
  private:
   SafetensorsFile file_;
-  std::map<model::ParameterId, model::StateDictTensor> tensors_;
+  model::StateDict dict_;
+  std::map<model::ParameterId, std::size_t> tensors_;  ///< its tensor in the dict
 };
 
 /// Returns the model that `base`, a model without adapters, and a folder's adapters make together.

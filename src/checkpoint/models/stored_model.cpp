@@ -129,7 +129,7 @@ class MergedModel final : public StoredModel {
  private:
   /// Reads A and B, unless they are the last ones read.
   void load(const model::Adapter& adapter) const {
-    if (loaded_ == adapter.a) return;
+    if (loaded_ == adapter.b) return;
     const auto whole = [&](model::ParameterId id) {
       const auto box = Box::whole(shapes_[model::index(id)]);
       std::vector<float> values(static_cast<std::size_t>(box.numel()));
@@ -138,7 +138,7 @@ class MergedModel final : public StoredModel {
     };
     a_ = whole(adapter.a);
     b_ = whole(adapter.b);
-    loaded_ = adapter.a;
+    loaded_ = adapter.b;
     rank_ = static_cast<std::size_t>(shapes_[model::index(adapter.a)][0]);
   }
   /// Adds s B A to a weight's elements from `begin` on, row by row.

@@ -8,7 +8,6 @@
 #include <iterator>
 #include <map>
 #include <optional>
-#include <ranges>
 #include <set>
 #include <string>
 #include <utility>
@@ -40,13 +39,58 @@ bool is_linear(const Parameter& p) {
          p.shape.size() == 2;
 }
 
+/// The modules of a table without adapters, by their names in the family's folders: these may have
+/// several linear layers as one, as GPT-2's have q, k and v.
+class FolderModules {
+ public:
+  FolderModules(const ParameterTable& table, const ModelConfig& config) : table_(table) {
+    for (const auto& tensor : family_named(config.family).state_dict(config, table)) {
+      const auto first = tensor.parts.front().parameter;
+      const auto is_other = [&](const StoredPart& part) { return part.parameter != first; };
+      if (std::ranges::none_of(tensor.parts, is_other)) continue;
+      for (const auto& part : tensor.parts)
+        fused_[part.parameter] = tensor.name.substr(0, tensor.name.rfind('.'));
+    }
+  }
+  bool is_fused(ParameterId weight) const { return fused_.contains(weight); }
+  /// Returns the name of the module that has a parameter.
+  const std::string& of(ParameterId id) const {
+    const auto found = fused_.find(id);
+    return found != fused_.end() ? found->second : table_[table_[id].module].name;
+  }
+  /// Returns true if a target names one of the modules.
+  bool have(const std::string& target) const {
+    return std::ranges::any_of(table_.modules, [&](const Module& module) {
+      return names_module(target,
+                          module.parameters.empty() ? module.name : of(module.parameters.front()));
+    });
+  }
+
+ private:
+  const ParameterTable& table_;
+  std::map<ParameterId, std::string> fused_;
+};
+
 /// Refuses a target that matches no linear layer; says why if it names something else.
-void check_target(const std::string& target, const ParameterTable& table) {
+void check_target(const std::string& target, const ParameterTable& table,
+                  const FolderModules& modules, const ModelConfig& config) {
   std::set<std::string> linear, other;
-  for (const auto& p : table.parameters) {
-    const auto& module = table[p.module].name;
+  std::map<std::string, std::string> parts;  // of a fused layer -> its name
+  for (std::size_t i = 0; i < table.parameters.size(); ++i) {
+    const auto& p = table.parameters[i];
+    const auto& module = modules.of(static_cast<ParameterId>(i));
     if (is_linear(p) && names_module(target, module)) return;
     (is_linear(p) ? linear : other).emplace(last_part(module));
+    const auto& part = table[p.module].name;
+    if (part != module && names_module(target, part))
+      parts.emplace(last_part(part), last_part(module));
+  }
+  if (!parts.empty()) {
+    const auto& [part, whole] = *parts.begin();
+    fail(ExitCode::bad_input,
+         "model.lora.targets: '{}' includes {}, which folders of the family {} have within {}, as "
+         "one layer with one adapter; name {}",
+         excerpt(target), part, config.family, whole, whole);
   }
   const auto known = fmt::format("{}", fmt::join(linear, ", "));
   validate(!other.contains(target),
@@ -57,57 +101,10 @@ void check_target(const std::string& target, const ParameterTable& table) {
        excerpt(target), known, did_you_mean(target, {linear.begin(), linear.end()}));
 }
 
-/// Maps the matrices that the family's folders fuse, as GPT-2's fuse q, k and v, to the modules of
-/// these tensors. PEFT's adapter of a fused layer has one A for all of its parts.
-std::map<ParameterId, std::string> fused_modules(const ParameterTable& table,
-                                                 const ModelConfig& config) {
-  std::map<ParameterId, std::string> modules;
-  for (const auto& tensor : family_named(config.family).state_dict(config, table)) {
-    const auto first = tensor.parts.front().parameter;
-    const auto is_other = [&](const StoredPart& part) { return part.parameter != first; };
-    if (std::ranges::none_of(tensor.parts, is_other)) continue;
-    for (const auto& part : tensor.parts)
-      modules[part.parameter] = tensor.name.substr(0, tensor.name.rfind('.'));
-  }
-  return modules;
-}
-
-void refuse_fused(const ModelConfig& config, const std::string& target, std::string_view matched,
-                  std::string_view fused) {
-  fail(ExitCode::bad_input,
-       "model.lora.targets: '{}' includes {}, which the family {} stores within {}, and llamesh "
-       "has no adapter for a fused layer; name other layers",
-       excerpt(target), matched, config.family, last_part(fused));
-}
-
-/// Chooses the weights that get an adapter.
-class Targets {
- public:
-  Targets(const ParameterTable& table, const ModelConfig& config)
-      : table_(table), config_(config), fused_(fused_modules(table, config)) {}
-
-  bool contains(ParameterId id) const {
-    const auto& p = table_[id];
-    if (!is_linear(p)) return false;
-    const auto& module = table_[p.module].name;
-    const auto& targets = config_.lora->targets;
-    const auto found = std::ranges::find_if(
-        targets, [&](const auto& target) { return names_module(target, module); });
-    if (found == targets.end()) return false;
-    if (const auto fused = fused_.find(id); fused != fused_.end())
-      refuse_fused(config_, *found, last_part(module), fused->second);
-    return true;
-  }
-
- private:
-  const ParameterTable& table_;
-  const ModelConfig& config_;
-  std::map<ParameterId, std::string> fused_;
-};
-
-Parameter a_of(const Parameter& weight, const std::string& module, const Lora& lora) {
+/// `layer` is the layer's name.
+Parameter a_of(const Parameter& weight, const std::string& layer, const Lora& lora) {
   Parameter a = weight;
-  a.name = module + std::string(lora_a_suffix);
+  a.name = layer + std::string(lora_a_suffix);
   a.shape = {lora.rank, weight.shape[1]};
   a.initial = lora.init == LoraInit::gaussian ? Initial::normal_by_rank : Initial::kaiming_uniform;
   if (weight.role != Role::row) {
@@ -173,6 +170,22 @@ class TableCopy {
   std::vector<ParameterId> moved_;  ///< new id by old one
 };
 
+/// Returns how PEFT's folders store the B of the layer that a tensor is the weight of.
+StateDictTensor with_b(StateDictTensor tensor, const std::map<ParameterId, Adapter>& adapters,
+                       const ParameterTable& table) {
+  if (tensor.parts.front().transposed) tensor = with_exchanged_dims(std::move(tensor));
+  const auto a = adapters.at(tensor.parts.front().parameter).a;
+  tensor.name = table[a].name;
+  tensor.name.replace(tensor.name.rfind(lora_a_suffix), lora_a_suffix.size(), lora_b_suffix);
+  const auto rank = table[a].shape[0];
+  tensor.shape[1] = rank;
+  for (auto& part : tensor.parts) {
+    part.parameter = adapters.at(part.parameter).b;
+    part.in_tensor.shape[1] = part.in_parameter.shape[1] = rank;
+  }
+  return tensor;
+}
+
 /// Returns the layer's name and a dot; empty outside the layers.
 std::string_view layer_of(const ParameterTable& table, const Parameter& p) {
   if (!p.name.starts_with(table.layer_prefix)) return {};
@@ -188,15 +201,24 @@ bool is_adapter(const Parameter& parameter) {
 ParameterTable with_adapters(const ParameterTable& base, const ModelConfig& config) {
   const auto& lora = *config.lora;
   validate(!lora.targets.empty(), "model.lora.targets is empty; name linear layers or all-linear");
-  for (const auto& target : lora.targets) check_target(target, base);
+  const FolderModules modules(base, config);
+  for (const auto& target : lora.targets) check_target(target, base, modules, config);
+  const auto is_target = [&](ParameterId id) {
+    const auto names = [&](const auto& target) { return names_module(target, modules.of(id)); };
+    return is_linear(base[id]) && std::ranges::any_of(lora.targets, names);
+  };
   TableCopy copy(base, lora.base);
-  std::vector<const Parameter*> adapted;  // weights of the layer
+  std::vector<ParameterId> adapted;  // weights of the decoder layer
   const auto add_adapters = [&] {
-    for (const auto* p : adapted) copy.add(a_of(*p, base[p->module].name, lora));
-    for (const auto* p : adapted) copy.add(b_of(*p, base[p->module].name, lora));
+    std::set<std::string_view> fused;  // layers whose A is there
+    for (const auto id : adapted) {
+      auto a = a_of(base[id], modules.of(id), lora);
+      if (modules.is_fused(id)) a.module = base[base[id].module].parent;
+      if (!modules.is_fused(id) || fused.insert(modules.of(id)).second) copy.add(a);
+    }
+    for (const auto id : adapted) copy.add(b_of(base[id], base[base[id].module].name, lora));
     adapted.clear();
   };
-  const Targets targets(base, config);
   std::string_view layer;
   for (std::size_t i = 0; i < base.parameters.size(); ++i) {
     const auto& p = base.parameters[i];
@@ -205,7 +227,7 @@ ParameterTable with_adapters(const ParameterTable& base, const ModelConfig& conf
       layer = now;
     }
     copy.copy(p);
-    if (targets.contains(static_cast<ParameterId>(i))) adapted.push_back(&p);
+    if (is_target(static_cast<ParameterId>(i))) adapted.push_back(static_cast<ParameterId>(i));
   }
   add_adapters();
   return copy.table();
@@ -213,13 +235,8 @@ ParameterTable with_adapters(const ParameterTable& base, const ModelConfig& conf
 
 std::vector<std::string> drop_absent_targets(ModelConfig& config) {
   const auto table = parameter_table(config.base());
-  const auto fused = fused_modules(table, config);
-  const auto is_absent = [&](const std::string& target) {
-    // A fused layer has no module of its own here, and is refused by its name.
-    const auto names = [&](const std::string& module) { return names_module(target, module); };
-    return std::ranges::none_of(table.modules, names, &Module::name) &&
-           std::ranges::none_of(std::views::values(fused), names);
-  };
+  const FolderModules modules(table, config);
+  const auto is_absent = [&](const std::string& target) { return !modules.have(target); };
   auto& targets = config.lora->targets;
   std::vector<std::string> absent;
   std::ranges::copy_if(targets, std::back_inserter(absent), is_absent);
@@ -240,38 +257,36 @@ std::map<ParameterId, Adapter> adapters_by_weight(const ParameterTable& table) {
   for (const auto& module : table.modules) {
     if (module.parameters.empty()) continue;
     const auto layer = table.weight_module(module.parent, last_part(module.name));
-    if (layer.adapter) adapters.emplace(layer.weight, *layer.adapter);
+    if (layer.adapter && !is_adapter(table[layer.weight]))
+      adapters.emplace(layer.weight, *layer.adapter);
   }
   return adapters;
 }
 
 StateDict adapter_state_dict(const ModelConfig& config, const ParameterTable& table) {
-  StateDict stored(table.parameters.size());  // by weight, empty for others
-  for (auto& tensor : state_dict(config, table))
-    stored[index(tensor.parts.front().parameter)] = std::move(tensor);
-  std::map<ParameterId, ParameterId> weights;  // by B
-  for (const auto& [weight, adapter] : adapters_by_weight(table)) weights[adapter.b] = weight;
+  const auto adapters = adapters_by_weight(table);
+  std::map<ParameterId, StateDictTensor> of_b;  // by the B of the tensor's first part
+  for (const auto& tensor : state_dict(config, table))
+    if (const auto first = adapters.find(tensor.parts.front().parameter); first != adapters.end())
+      of_b.emplace(first->second.b, with_b(tensor, adapters, table));
   StateDictBuilder dict(table);
   for (std::size_t i = 0; i < table.parameters.size(); ++i) {
     const auto id = static_cast<ParameterId>(i);
-    if (!is_adapter(table[id])) continue;
-    if (const auto b = weights.find(id); b != weights.end())
-      dict.like(id, stored[index(b->second)].parts);
-    else
-      dict.plain(id);
+    if (table[id].name.ends_with(lora_a_suffix)) dict.plain(id);
+    if (const auto b = of_b.find(id); b != of_b.end()) dict.add(std::move(b->second));
   }
   return dict.take();
 }
 
 /// Adds up siblings that are column-parallel: they share their input.
 std::int64_t adapter_columns(const ParameterTable& table) {
-  std::map<ModuleId, std::int64_t> shared;
+  std::map<ModuleId, std::set<ParameterId>> shared;  // A's by the layers' parent
   std::int64_t columns = 0;
-  for (const auto& p : table.parameters) {
-    if (!p.name.ends_with(lora_a_suffix)) continue;
-    const auto of_one =
-        p.role == Role::row ? p.shape[0] : shared[table[p.module].parent] += p.shape[0];
-    columns = std::max(columns, of_one);
+  for (const auto& [weight, adapter] : adapters_by_weight(table)) {
+    const auto rank = table[adapter.a].shape[0];
+    auto& as = shared[table[table[weight].module].parent];
+    if (table[weight].role != Role::row) as.insert(adapter.a);
+    columns = std::max(columns, rank * std::max<std::int64_t>(std::ssize(as), 1));
   }
   return columns;
 }

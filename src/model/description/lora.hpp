@@ -13,7 +13,8 @@
 #include "model/description/state_dict.hpp"
 
 /// LoRA adapters in a model's table: beside a linear layer's weight (out, in), its module gets
-/// lora_A (r, in) and lora_B (out, r).
+/// lora_A (r, in) and lora_B (out, r). Linear layers that are one in the family's folders share
+/// their A, as PEFT's adapter of that layer has it; it is in their parent module.
 namespace llamesh::model {
 
 /// Ends of the adapters' names; the module's name comes before them, as in PEFT's folders.
@@ -27,7 +28,7 @@ bool is_adapter(const Parameter& parameter);
 /// other parameters of their layer: all A's in the layers' order, so that those which read the same
 /// input are neighbors, then all B's. Along the axis `tensor` they divide with their weight: B of a
 /// `column` weight by dim 0, A of a `row` weight by dim 1. Throws a user error for a target that
-/// matches no linear layer, or one that cannot have an adapter. Pure.
+/// matches no linear layer, or only a part of one in the family's folders. Pure.
 ParameterTable with_adapters(const ParameterTable& base, const ModelConfig& config);
 
 /// Removes the targets of config.lora that name nothing in the model, and returns them: PEFT
@@ -41,8 +42,8 @@ std::vector<ParameterId> base_parameters(const ParameterTable& table);
 /// Returns the weights that have adapters, with these.
 std::map<ParameterId, Adapter> adapters_by_weight(const ParameterTable& table);
 
-/// Returns how PEFT's folders store the adapters of a resolved config's table: each by its name,
-/// and B with the rows in the order in which the family's folders have those of its weight. Pure.
+/// Returns how PEFT's folders store the adapters of a resolved config's table: those of each layer
+/// in the family's folders, and B with the rows in the order of its weight's there. Pure.
 StateDict adapter_state_dict(const ModelConfig& config, const ParameterTable& table);
 
 /// Returns the columns of x A^T of the adapters that share an input x, at most; 0 without adapters.

@@ -122,7 +122,9 @@ WeightModule ParameterTable::weight_module(ModuleId parent, std::string_view nam
     const auto& name_of_one = (*this)[id].name;
     if (name_of_one.ends_with(".bias")) found.bias = id;
     if (name_of_one.ends_with(lora_a_suffix)) found.adapter.emplace(id, id);
-    if (name_of_one.ends_with(lora_b_suffix)) found.adapter->b = id;
+    if (!name_of_one.ends_with(lora_b_suffix)) continue;
+    if (!found.adapter) found.adapter.emplace((*this)[parent].parameters.back(), id);  // shared
+    found.adapter->b = id;
   }
   found.centers = (*this)[found.weight].role == Role::layer_norm;
   return found;

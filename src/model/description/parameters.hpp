@@ -124,7 +124,7 @@ struct Module {
 
 /// A linear layer's low-rank adapter: it adds s (x A^T) B^T (lora.hpp).
 struct Adapter {
-  ParameterId a;  ///< (r, in)
+  ParameterId a;  ///< (r, in), perhaps of several layers
   ParameterId b;  ///< (out, r)
 };
 

@@ -179,16 +179,6 @@ std::vector<StoredPart> StateDictBuilder::heads(ParameterId id, const RotaryOrde
   return parts;
 }
 
-void StateDictBuilder::like(ParameterId id, const std::vector<StoredPart>& parts) {
-  plain(id);
-  if (parts.front().transposed) return;
-  dict_.back().parts = parts;
-  for (auto& part : dict_.back().parts) {
-    part.parameter = id;
-    for (auto* box : {&part.in_tensor, &part.in_parameter}) box->shape[1] = table_[id].shape[1];
-  }
-}
-
 void StateDictBuilder::unstacked(ParameterId id) {
   const auto& p = table_[id];
   const auto& module = table_[p.module].name;

@@ -92,9 +92,7 @@ class StateDictBuilder {
   void fused(const std::string& name, ParameterId id, const RowBlocks& blocks);
   /// Stores a matrix or vector by its name, the rows of each of its heads in another order.
   void rotary(ParameterId id, const RotaryOrder& order);
-  /// Stores a matrix by its name, its rows as `parts` hold those of another with as many, unless
-  /// they are transposed.
-  void like(ParameterId id, const std::vector<StoredPart>& parts);
+  void add(StateDictTensor tensor) { dict_.push_back(std::move(tensor)); }
   /// Stores each of the matrices stacked in a parameter MODULE.NAME as MODULE.number.NAME.weight.
   void unstacked(ParameterId id);
   StateDict take() { return std::move(dict_); }

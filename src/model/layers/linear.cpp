@@ -1,5 +1,6 @@
 #include "model/layers/linear.hpp"
 
+#include <optional>
 #include <span>
 
 #include "ops/ops.hpp"
@@ -134,14 +135,15 @@ class Adapters {
   Adapters(const BlockContext& ctx, std::span<const WeightModule> layers)
       : ctx_(ctx), layers_(layers) {
     for (const auto& layer : layers)
-      if (layer.adapter) as_.push_back(layer.adapter->a);
+      if (layer.adapter && (as_.empty() || as_.back() != layer.adapter->a))
+        as_.push_back(layer.adapter->a);
   }
 
   void add(const Tensor& y, const Tensor& x) const {
     if (as_.empty()) return;
     const Tensor h = reduced(x);
-    for_each_adapter(y, h, [&](const Adapter& adapter, const Tensor& outputs, const Tensor& in) {
-      ops::linear(ctx_.stream, outputs, in, ctx_.weights.parameter(adapter.b), Accumulate::yes);
+    for_each_adapter(y, h, [&](ParameterId b, const Tensor& outputs, const Columns& in) {
+      ops::linear(ctx_.stream, outputs, in.tensor, ctx_.weights.parameter(b), Accumulate::yes);
     });
   }
   /// Likewise, for some outputs of the only layer.
@@ -161,9 +163,9 @@ class Adapters {
   void backward_input(const Tensor& dx, const Tensor& dy) const {
     if (as_.empty()) return;
     const Tensor dh = scratch(1, dy.rows());
-    for_each_adapter(dy, dh, [&](const Adapter& adapter, const Tensor& outputs, const Tensor& in) {
-      ops::linear_backward_input(ctx_.stream, in, outputs, ctx_.weights.parameter(adapter.b),
-                                 Accumulate::no);
+    for_each_adapter(dy, dh, [&](ParameterId b, const Tensor& outputs, const Columns& in) {
+      ops::linear_backward_input(ctx_.stream, in.tensor, outputs, ctx_.weights.parameter(b),
+                                 in.accumulate);
     });
     ops::scale(ctx_.stream, dh, scaling());
     multiply_backward_input(ctx_, as_, dx, dh, Accumulate::yes);
@@ -172,9 +174,9 @@ class Adapters {
   void backward_weights(const Tensor& dy, const Tensor& x) const {
     if (as_.empty()) return;
     const Tensor h = reduced(x);
-    for_each_adapter(dy, h, [&](const Adapter& adapter, const Tensor& outputs, const Tensor& in) {
-      const auto [db, accumulate] = ctx_.weights.gradient(adapter.b);
-      ops::linear_backward_weight(ctx_.stream, db, outputs, in, accumulate);
+    for_each_adapter(dy, h, [&](ParameterId b, const Tensor& outputs, const Columns& in) {
+      const auto [db, accumulate] = ctx_.weights.gradient(b);
+      ops::linear_backward_weight(ctx_.stream, db, outputs, in.tensor, accumulate);
     });
     multiply_backward_weights(ctx_, as_, scratch(1, x.rows()), x);
   }
@@ -198,15 +200,27 @@ class Adapters {
     ops::scale(ctx_.stream, h, scaling());
     return h;
   }
-  /// Calls visit(adapter, its layer's columns of `outputs`, its columns of `in`).
+  /// The columns of x A^T; to accumulate: those of the layer before, which has the same A.
+  struct Columns {
+    Tensor tensor;
+    Accumulate accumulate;
+  };
+  /// Calls visit(B, its layer's columns of `outputs`, its A's columns of `in`) for each adapter.
   template <class Visit>
   void for_each_adapter(const Tensor& outputs, const Tensor& in, Visit visit) const {
-    std::int64_t column = 0;
+    std::optional<ParameterId> a;  // of the layer before
+    std::int64_t begin = 0, end = 0;
     for_each_layer(ctx_.weights, layers_, outputs, [&](const auto& layer, const Tensor& of_layer) {
       if (!layer.adapter) return;
-      const auto rank = ctx_.weights.parameter(layer.adapter->a).rows();
-      visit(*layer.adapter, of_layer, in.slice_cols(column, rank));
-      column += rank;
+      const bool is_shared = a == layer.adapter->a;
+      if (!is_shared) {
+        a = layer.adapter->a;
+        begin = end;
+        end += ctx_.weights.parameter(*a).rows();
+      }
+      visit(
+          layer.adapter->b, of_layer,
+          Columns{in.slice_cols(begin, end - begin), is_shared ? Accumulate::yes : Accumulate::no});
     });
   }
 

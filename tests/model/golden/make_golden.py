@@ -410,6 +410,12 @@ MODELS = {
                       "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 10, "vocab_size": 42,
                       "rope_theta": 1e6, "tie_word_embeddings": True, "initializer_range": 0.25, "num_experts": 7,
                       "num_experts_per_tok": 3, "norm_topk_prob": True},
+    # Adapters of layers that are one in folders (see LORA).
+    "lora_phi3": {"model_type": "phi3", "pad_token_id": None, "hidden_size": 24, "intermediate_size": 44,
+                  "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 52, "rope_theta": 1e4,
+                  "partial_rotary_factor": 0.67, "tie_word_embeddings": False, "attention_dropout": 0.0},
+    "lora_gpt2_attn": {"model_type": "gpt2", "n_embd": 20, "n_head": 4, "n_layer": 2, "n_inner": 34, "vocab_size": 42,
+                       "n_positions": 99, "initializer_range": 0.2},
 }
 # The lowest layer and parts of those above; parts of each layer above a trained embedding.
 FROZEN = {"frozen": ["model.embed_tokens.weight", "model.layers.0.*", "*.k_proj.*", "*.gate_proj.weight",
@@ -424,6 +430,8 @@ LORA = {
     "lora_deepseek": {"r": 3, "lora_alpha": 5,
                       "target_modules": ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"]},
     "lora_gpt2": {"r": 2, "lora_alpha": 3, "target_modules": ["c_fc", "c_proj"], "fan_in_fan_out": True},
+    "lora_phi3": {"r": 3, "lora_alpha": 5, "target_modules": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]},
+    "lora_gpt2_attn": {"r": 2, "lora_alpha": 3, "target_modules": ["c_attn", "c_fc"], "fan_in_fan_out": True},
 }
 LORA_CLIP_NORM = 0.1  # their gradients are smaller
 # A constant in every embedding makes its first router weight decide.

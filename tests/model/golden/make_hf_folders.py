@@ -4,8 +4,7 @@
     VENV/bin/python tests/model/golden/make_hf_folders.py [FOLDER [NAME...]]     # VENV as for make_golden.py
 
 hf/gqa_8_2, qwen2, mistral, mixtral, gemma3 are one file, hf/llama3_rope, qwen3, olmo2, gpt2, qwen3_moe several with an index; hf/tied_6_3 and
-hf/tied_4_2 have a tied head. hf/lora, lora_qwen2, lora_gpt2, lora_glm4 and lora_deepseek are the models beside which the adapters of
-hf/NAME_adapter lie, as PEFT writes them. hf/gpt2_hub is gpt2 as on the hub: without the prefix `transformer.`, and with the buffers
+hf/tied_4_2 have a tied head. hf/lora and lora_* are the models beside which the adapters of hf/NAME_adapter lie, as PEFT writes them. hf/gpt2_hub is gpt2 as on the hub: without the prefix `transformer.`, and with the buffers
 of causal masks. All fp32, so that the numbers are those of NAME.bin to the bit.
 """
 
@@ -28,7 +27,7 @@ LATER = ("gemma3", "olmo3", "exaone4", "smollm3", "ministral", "seed_oss", "phi3
          "granite", "arcee", "gemma", "nemotron", "starcoder2", "apertus", "qwen2_moe", "olmoe", "glm4_moe", "minimax_m2", "glm",
          "gemma2", "cohere", "cohere2", "longrope", "shortrope", "ministral3", "granite4",
          "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "gpt_oss", "internlm3", "mimo", "internlm2", "ling2", "helium", "dots1")  # by 5.24.0
-ADAPTED = ("lora", "lora_qwen2", "lora_gpt2", "lora_glm4", "lora_deepseek")  # by 5.24.0 and peft 0.21.2
+ADAPTED = ("lora", "lora_qwen2", "lora_gpt2", "lora_glm4", "lora_deepseek", "lora_phi3", "lora_gpt2_attn")  # by 5.24.0 and peft 0.21.2
 WITH_IMAGES = {"gemma3": "Gemma3", "ministral3": "Mistral3", "qwen2": "Qwen2VL", "qwen3": "Qwen3VL", "gqa_8_2": "SmolVLM"}  # by 5.24.0
 SHARD_SIZE = {"llama3_rope": "20KB", "qwen3": "30KB", "olmo2": "20KB", "gpt2": "50KB", "qwen3_moe": "30KB"}
 
