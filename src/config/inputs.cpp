@@ -213,6 +213,8 @@ Inputs parse_inputs(const std::string& text, const std::string& name,
       apply_override(root, text_of_one);
   const Node* model = root.find("model");
   const bool default_model = model == nullptr || model->members.empty();
+  const auto is_lora = [](const auto& member) { return member.first == "lora"; };
+  const bool has_only_lora = !default_model && std::ranges::all_of(model->members, is_lora);
   include_model(root, name);
   include_reference(root, name);
   include_spec(root, of_spec, [&](const Node& path) { return resolve_path(path, name).string(); });
@@ -223,6 +225,8 @@ Inputs parse_inputs(const std::string& text, const std::string& name,
   KeyReader reader(root);
   all_keys(reader, inputs);
   reader.finish();
+  validate(!has_only_lora || !inputs.model.lora,
+           "{}: model.lora has no model to adapt; set model.hf to the base model's folder", name);
   complete(inputs, KeySource(name, overrides));
   if (!replaced.empty()) inputs.notes.push_back(std::move(replaced));
   if (default_model) inputs.notes.push_back(note_on_default(inputs.model, name));

@@ -146,8 +146,10 @@ void note_chat_template(Inputs& in) {
   if (in.data.format != data::Format::jsonl || in.data.chat_template != automatic) return;
   const auto found = data::conversation_options(in.data).chat_template;
   if (found == jinja)
-    in.notes.push_back(fmt::format("data.chat_template: the one in {}, written by python3's jinja2",
-                                   in.data.tokenizer));
+    in.notes.push_back(
+        fmt::format("data.chat_template: the one in {}, which python3's jinja2 applies to "
+                    "conversations",
+                    in.data.tokenizer));
   else if (!tokenizer::chat_template_text(in.data.tokenizer))
     in.notes.push_back(fmt::format("data.chat_template: plain, as the tokenizer {} has no template",
                                    in.data.tokenizer));

@@ -26,6 +26,10 @@ constexpr std::array<std::pair<std::string_view, ChatTemplate>, 12> template_nam
     {"zephyr", ChatTemplate::zephyr},
 }};
 
+std::uint64_t hash_of_text(const std::string& text) {
+  return hash_of(text.data(), text.size());
+}
+
 /// Document under construction.
 class ChatWriter {
  public:
@@ -296,9 +300,9 @@ ConversationOptions conversation_options(const DataOptions& options) {
                              .reasoning = options.reasoning,
                              .columns = options.columns,
                              .pairs = options.pairs};
-  if (options.chat_template != ChatTemplate::automatic &&
-      options.chat_template != ChatTemplate::jinja)
-    return result;
+  const bool is_by_folder = options.chat_template == ChatTemplate::automatic ||
+                            options.chat_template == ChatTemplate::jinja;
+  if (!is_by_folder || options.recorded_template) return result;
   const auto jinja = tokenizer::chat_template_text(options.tokenizer);
   if (!jinja) {
     validate(options.chat_template == ChatTemplate::automatic,
@@ -309,14 +313,39 @@ ConversationOptions conversation_options(const DataOptions& options) {
     return result;
   }
   if (options.chat_template == ChatTemplate::jinja) return result;
-  const auto found = find_chat_template(hash_of(jinja->text.data(), jinja->text.size()));
+  const auto found = find_chat_template(hash_of_text(jinja->text));
   result.chat_template = found.value_or(ChatTemplate::jinja);
   return result;
 }
 
 std::optional<tokenizer::ChatTemplateText> jinja_template_of(const DataOptions& options) {
-  const bool is_jinja = conversation_options(options).chat_template == ChatTemplate::jinja;
-  return is_jinja ? tokenizer::chat_template_text(options.tokenizer) : std::nullopt;
+  if (conversation_options(options).chat_template != ChatTemplate::jinja) return std::nullopt;
+  if (!options.recorded_template) return tokenizer::chat_template_text(options.tokenizer);
+  const auto& [file, hash] = *options.recorded_template;
+  for (auto& found : {tokenizer::chat_template_text(options.tokenizer, file),
+                      tokenizer::chat_template_text(options.tokenizer)})
+    if (found && hash_of_text(found->text) == hash) return found;
+  fail(
+      ExitCode::bad_input,
+      "the chat template that the model was trained with (hash {}) is neither in {} nor beside the "
+      "tokenizer '{}'; put its text into the former",
+      to_hex(hash), file, options.tokenizer);
+}
+
+std::string name_with_hash(const DataOptions& options) {
+  std::string name(name_of(conversation_options(options).chat_template));
+  if (const auto jinja = jinja_template_of(options))
+    name += ":" + to_hex(hash_of_text(jinja->text));
+  return name;
+}
+
+void use_recorded_template(DataOptions& options, const std::string& name, const std::string& file) {
+  const auto colon = name.find(':');
+  const auto known = value_of_name<ChatTemplate>(name.substr(0, colon));
+  if (!known) return;
+  options.chat_template = *known;
+  if (*known == ChatTemplate::jinja && colon != name.npos)
+    options.recorded_template = {.file = file, .hash = from_hex(name.substr(colon + 1))};
 }
 
 }  // namespace llamesh::data

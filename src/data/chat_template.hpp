@@ -46,10 +46,18 @@ std::optional<ChatTemplate> find_chat_template(std::uint64_t hash);
 
 /// Returns the options for conversations. `automatic` becomes the template in the folder of
 /// `options.tokenizer`: a built-in one if it is known, otherwise `jinja`; `plain` if the folder has
-/// none. Throws a user error for `jinja` if it has none.
+/// none. Throws a user error for `jinja` if it has none, and no other is recorded.
 ConversationOptions conversation_options(const DataOptions& options);
 
 /// Returns the template with which Jinja writes conversations; nothing if a built-in one does.
+/// Throws a user error if one is recorded, and no longer to be found.
 std::optional<tokenizer::ChatTemplateText> jinja_template_of(const DataOptions& options);
+
+/// Returns a template's name, with the hash of its text if it is not built in: "jinja:0123...", as
+/// DataOrder::chat_template has it.
+std::string name_with_hash(const DataOptions& options);
+/// Chooses the template with such a name, whose text a run keeps in `file`, whatever is in the
+/// tokenizer's folder by now.
+void use_recorded_template(DataOptions& options, const std::string& name, const std::string& file);
 
 }  // namespace llamesh::data

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -118,6 +119,12 @@ inline constexpr RecordColumn record_columns[] = {
     {"messages", &RecordColumns::messages}, {"chosen", &RecordColumns::chosen},
     {"rejected", &RecordColumns::rejected}};
 
+/// The Jinja template with which a run has written its conversations.
+struct RecordedTemplate {
+  std::string file;        ///< the run's copy, which may be gone
+  std::uint64_t hash = 0;  ///< hash_of its text
+};
+
 /// Files that are read as one stream.
 struct SourceOptions {
   std::vector<std::string> files;
@@ -147,6 +154,9 @@ struct DataOptions {
   bool pairs = false;      ///< records are document pairs (pair_records.hpp), each in one
                            ///< sequence; set from train.objective, not a key
   std::uint64_t seed = 0;  ///< for random tokens; set from run.seed, not a key
+  /// With ChatTemplate::jinja, in place of the template in the tokenizer's folder, which may have
+  /// changed since a model was trained; set from its checkpoint, not a key.
+  std::optional<RecordedTemplate> recorded_template = {};
 
   /// Returns `sources`, or `train` as the only one; random tokens are one source for any names.
   /// Empty if neither names a file.

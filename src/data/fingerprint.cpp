@@ -67,8 +67,8 @@ std::string chat_difference(const DataOrder& then, const DataOrder& now) {
   if (then.chat_template.starts_with(jinja) && now.chat_template.starts_with(jinja) &&
       then.chat_template != now.chat_template)
     return fmt::format(
-        "the chat template in the tokenizer's folder has hash {}; it had {}; restore it to "
-        "continue",
+        "the chat template in the tokenizer's folder has hash {}; it had {}; the run folder has "
+        "its text in chat_template.jinja",
         now.chat_template.substr(jinja.size()), then.chat_template.substr(jinja.size()));
   if (then.chat_template != now.chat_template)
     return other("data.chat_template", now.chat_template, then.chat_template);
@@ -171,7 +171,7 @@ std::string difference(const Fingerprint& then, const Fingerprint& now) {
   for (std::size_t i = 0; i < now.sources.size(); ++i) {
     auto text = difference(i, then.sources[i], now.sources[i]);
     if (text.empty()) continue;
-    if (!then.data_order || !now.data_order) return text;
+    if (!then.data_order || !now.data_order || !comparable) return text;
     const auto chat = chat_difference(*then.data_order, *now.data_order);
     return chat.empty() ? text : chat;
   }

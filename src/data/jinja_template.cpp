@@ -16,8 +16,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view advice =
-    "install Debian's python3-jinja2 (pip: jinja2), set LLAMESH_PYTHON to a python3 that has it, "
-    "or choose another data.chat_template";
+    "install Debian's python3-jinja2 (pip: jinja2), or set LLAMESH_PYTHON to a python3 that has "
+    "it; "
+    "data for training can be tokenized elsewhere (llamesh tokenize --output)";
 
 std::string python() {
   const char* const chosen = std::getenv("LLAMESH_PYTHON");
@@ -62,8 +63,7 @@ class JinjaTemplate::Renderers {
 
  private:
   std::unique_ptr<LineProcess> start() const {
-    auto process =
-        std::make_unique<LineProcess>(std::vector<std::string>{python(), "-c", render_chats});
+    auto process = start_python();
     const auto answer = parsed(process->ask(first_line_));
     if (!answer.contains("error")) return process;
     const auto line = answer.at("line").get<int>();
@@ -71,6 +71,15 @@ class JinjaTemplate::Renderers {
              answer.at("error").get<std::string>(), advice);
     fail(ExitCode::bad_input, "the chat template in '{}', line {}: {}", file_, line,
          answer.at("error").get<std::string>());
+  }
+
+  std::unique_ptr<LineProcess> start_python() const {
+    try {
+      return std::make_unique<LineProcess>(std::vector<std::string>{python(), "-c", render_chats});
+    } catch (const Error& error) {
+      fail(error.code(), "the chat template in '{}' is written with Jinja, but {}; {}", file_,
+           error.what(), advice);
+    }
   }
 
   Json parsed(const std::string& answer) const {

@@ -80,9 +80,13 @@ struct Turns {
 Turns turns_of(std::vector<MessageFields> fields, const LineNumber& where,
                const ConversationOptions& options) {
   if (!options.jinja) check_roles(fields, where);
+  const auto last = fields.empty() ? "" : *fields.back().role;
   while (!fields.empty() && *fields.back().role != "assistant") fields.pop_back();
-  validate(!fields.empty(), "{}: the chat has no assistant message, so there is nothing to learn",
-           where);
+  validate(!fields.empty(), "{}: the chat has no assistant message, so there is nothing to learn{}",
+           where,
+           last.empty() || last == "user"
+               ? ""
+               : fmt::format("; the last one's role is '{}'", excerpt(last)));
   Turns turns;
   auto& [messages, answers] = turns;
   for (auto& message : fields) {
@@ -106,10 +110,11 @@ void check_chat(const Json& chat, const LineNumber& where, const ConversationOpt
   for (const auto& message : chat.at("messages")) {
     ++number;
     const auto& role = message.at("role").get_ref<const std::string&>();
-    validate(std::ranges::find(known, role) != std::end(known) || options.jinja->names(role),
-             "{}: message {} has the role '{}', which the chat template does not know; remove the "
-             "record, or edit the template",
-             where, number, excerpt(role));
+    validate(
+        std::ranges::find(known, role) != std::end(known) || options.jinja->names(role),
+        "{}: message {} has the role '{}', which the chat template does not know; system, user "
+        "(ShareGPT: human), assistant (gpt) and the roles that it names are known",
+        where, number, excerpt(role));
     validate(role != "assistant" || message.contains("tool_calls") ||
                  !message.value("content", "").empty(),
              "{}: message {} (assistant) is empty; remove it", where, number);

@@ -201,8 +201,9 @@ class Handler final : public nlohmann::json_sax<nlohmann::json> {
     --depth_;
     if (depth_ == 2 && list_ != nullptr) {
       if (options_.jinja && !message().content) message().content = "";
-      validate(message().role && message().content, "{}: message {} needs 'role' and 'content'",
-               where_, list_->size());
+      validate(message().role && message().content,
+               "{}: message {} has no '{}' (ShareGPT: '{}') with a text", where_, list_->size(),
+               message().role ? "content" : "role", message().role ? "value" : "from");
       key_ = list_name_;
     }
     return true;

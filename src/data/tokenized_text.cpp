@@ -41,14 +41,14 @@ void add_text(Tokens& tokens, std::string_view text, const tokenizer::Tokenizer&
 
 /// Logs a document as the model reads it, on one line.
 void log_example(const tokenizer::Tokenizer& tokenizer, const EncodedDocument& document,
-                 const LineNumber& where) {
+                 const LineNumber& where, const char* what) {
   constexpr std::size_t longest = 1000;  // bytes
   std::string line;
   for (const char c : marked_text(tokenizer, document))
     line += c == '\n' ? "\\n" : c == '\t' ? "\\t" : std::string(1, c);
   const bool is_cut = line.size() > longest;
   if (is_cut) line.resize(valid_utf8_prefix(line.substr(0, longest)));
-  spdlog::info("{}, what is learned in {{+ +}}: {}{}", where, line, is_cut ? "..." : "");
+  spdlog::info("{}, {} in {{+ +}}: {}{}", where, what, line, is_cut ? "..." : "");
 }
 
 /// Finds pairs that do not fit into a sequence.
@@ -87,7 +87,10 @@ void add_jsonl(Tokens& tokens, std::string_view text, const std::string& path,
         const std::int64_t begin = tokens.ids.size();
         const bool is_second = pairs && tokens.documents.size() % 2 == 1;
         if (tokens.documents.size() <= (is_second ? 1 : 0) && !document.masked_ranges.empty())
-          log_example(tokenizer, document, where);
+          log_example(tokenizer, document, where,
+                      !pairs      ? "what is learned"
+                      : is_second ? "the rejected answer"
+                                  : "the preferred answer");
         if (is_second)
           too_long.add(begin - tokens.documents.back() + std::ssize(document.ids), where);
         summary.add(document);

@@ -72,8 +72,9 @@ void TrainingData::add_share(const TokenStream& stream, double weight) {
   if (packing_ == Packing::concatenate) {
     const std::int64_t sequences = whole_sequences(stream.size(), sequence_length_);
     validate(sequences >= 1,
-             "{} has {} tokens, but one sequence needs {} (data.sequence_length + 1)",
-             stream.describe(), stream.size(), sequence_length_ + 1);
+             "{} has {} tokens, but one sequence needs {} (data.sequence_length + 1); set "
+             "data.sequence_length to {} or less",
+             stream.describe(), stream.size(), sequence_length_ + 1, stream.size() - 1);
     shares_.push_back({sequences, weight});
     return;
   }
@@ -203,9 +204,7 @@ void TrainingData::add_chat_options(DataOrder& order) const {
   DataOptions options;
   options.tokenizer = tokenizer_;
   options.chat_template = chat_template_;
-  order.chat_template = name_of(conversation_options(options).chat_template);
-  if (const auto jinja = jinja_template_of(options))
-    order.chat_template += ":" + to_hex(hash_of(jinja->text.data(), jinja->text.size()));
+  order.chat_template = name_with_hash(options);
   if (loss_on_ == LossOn::last_assistant) order.loss_on = "last_assistant";
   if (loss_on_ == LossOn::all) order.loss_on = "all";
 }

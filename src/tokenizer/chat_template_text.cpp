@@ -33,26 +33,34 @@ std::optional<ChatTemplateText> template_in_config(const std::string& name,
   return template_in(name, *member);
 }
 
+fs::path folder_of(const std::string& tokenizer) {
+  std::error_code ignored;
+  const fs::path path(tokenizer);
+  return fs::is_directory(path, ignored) ? path : path.parent_path();
+}
+
 }  // namespace
+
+std::optional<ChatTemplateText> chat_template_text(const std::string& tokenizer,
+                                                   const std::string& file) {
+  std::error_code ignored;
+  if (!fs::exists(file, ignored)) return std::nullopt;
+  auto found = template_in(file, read_file(file, max_template_bytes));
+  const auto config = (folder_of(tokenizer) / "tokenizer_config.json").string();
+  found.tokens = parse_tokenizer_config(config, read_companion_files(config)).named;
+  return found;
+}
 
 std::optional<ChatTemplateText> chat_template_text(const std::string& tokenizer) {
   if (tokenizer == "byte") return std::nullopt;
-  std::error_code ignored;
-  const fs::path path(tokenizer);
-  const fs::path folder = fs::is_directory(path, ignored) ? path : path.parent_path();
+  const auto folder = folder_of(tokenizer);
+  if (auto found = chat_template_text(tokenizer, (folder / "chat_template.jinja").string()))
+    return found;
   const auto config = (folder / "tokenizer_config.json").string();
   const auto files = read_companion_files(config);
-  ChatTemplateText found;
-  if (const auto jinja = (folder / "chat_template.jinja").string(); fs::exists(jinja, ignored)) {
-    found = template_in(jinja, read_file(jinja, max_template_bytes));
-  } else {
-    auto in_config = files.tokenizer_config.empty()
-                         ? std::nullopt
-                         : template_in_config(config, files.tokenizer_config);
-    if (!in_config) return std::nullopt;
-    found = std::move(*in_config);
-  }
-  found.tokens = parse_tokenizer_config(config, files).named;
+  if (files.tokenizer_config.empty()) return std::nullopt;
+  auto found = template_in_config(config, files.tokenizer_config);
+  if (found) found->tokens = parse_tokenizer_config(config, files).named;
   return found;
 }
 

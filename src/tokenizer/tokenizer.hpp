@@ -165,6 +165,9 @@ struct ChatTemplateText {
 /// "default". Empty if there is nothing. Throws a user error that names the file if it is not a
 /// JSON object.
 std::optional<ChatTemplateText> chat_template_text(const std::string& tokenizer);
+/// Returns the template in a file; empty if there is none. Its tokens are those beside `tokenizer`.
+std::optional<ChatTemplateText> chat_template_text(const std::string& tokenizer,
+                                                   const std::string& file);
 
 /// Chunk's place in its document.
 enum class DocumentEnd : bool { no, yes };

@@ -2,6 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include "core/hash.hpp"
+#include "data/chat_template.hpp"
+#include "data/fingerprint.hpp"
+#include "source_file.hpp"
+#include "support.hpp"
+#include "temporary_folder.hpp"
+
 namespace llamesh::app {
 namespace {
 
@@ -32,6 +39,39 @@ TEST(Origin, KeepsHowConversationsWereWritten) {
   const auto columns = origin_of("data: {columns: {prompt: question, text: ''}}").data.columns;
   EXPECT_EQ(columns, (data::RecordColumns{.prompt = "question"}));
   EXPECT_EQ(origin_of("data: {}").data.columns, data::RecordColumns{});
+}
+
+/// A run's checkpoint that read conversations with this template.
+Origin origin_with(const test::TemporaryFolder& run, const std::string& chat_template) {
+  data::Fingerprint fingerprint{"t", 1, {{{"f", 10, 1}}}, data::DataOrder{}};
+  fingerprint.data_order->sequence_length = fingerprint.data_order->global_batch = 1;
+  fingerprint.data_order->weights = {1};
+  fingerprint.data_order->chat_template = chat_template;
+  checkpoint::TrainState progress;
+  progress.config = "data: {format: jsonl, chat_template: auto, tokenizer: " +
+                    test::source_file("tests/tokenizer/golden/qwen.json") + "}\n";
+  progress.data = data::to_text(fingerprint);
+  return origin_of(run.path("checkpoints/step_00000004"), progress);
+}
+
+TEST(Origin, HasTheTemplateThatTheRunWasTrainedWith) {
+  const std::string text = "{{ messages[0].content }}";
+  const test::TemporaryFolder run;
+  const auto jinja = "jinja:" + to_hex(hash_of(text.data(), text.size()));
+  EXPECT_EQ(origin_with(run, "chatml").data.chat_template, data::ChatTemplate::chatml);
+  const auto data = origin_with(run, jinja).data;
+  EXPECT_EQ(data.chat_template, data::ChatTemplate::jinja);
+  const auto error = test::error_of([&] { data::jinja_template_of(data); });
+  EXPECT_NE(error.find("is neither in " + run.path("chat_template.jinja") + " nor beside"),
+            std::string::npos)
+      << error;
+  run.write("chat_template.jinja", text + "edited");
+  EXPECT_EQ(test::error_of([&] { data::jinja_template_of(data); }), error);
+  run.write("chat_template.jinja", text);
+  const auto found = data::jinja_template_of(data);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->text, text);
+  EXPECT_EQ(data::name_with_hash(data), jinja);
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <sys/resource.h>
 
+#include <cstdio>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -88,6 +90,25 @@ TEST(Plan, DryRunOf405BillionParametersOn16384Ranks) {
     EXPECT_EQ(groups[g].at("groups"), 8192);
     EXPECT_EQ(groups[g].at("collectives"), 4 * 16);
   }
+}
+
+/// The file's name ends with nodes x ranks.
+TEST(Plan, InputsForClustersFitIntoGpusWith80GB) {
+  int planned = 0;
+  for (const auto& file :
+       std::filesystem::directory_iterator(test::source_file("inputs/clusters"))) {
+    const auto name = file.path().stem().string();
+    int nodes = 0, ranks = 0;
+    const auto size = name.substr(name.rfind('-') + 1);
+    if (std::sscanf(size.c_str(), "%dx%d", &nodes, &ranks) != 2 || nodes > 128) continue;
+    auto arguments = cluster(name, nodes * ranks);
+    arguments.ranks_per_node = ranks;
+    const auto [code, json] = printed(arguments);
+    EXPECT_EQ(code, 0) << name;
+    EXPECT_EQ(json.at("fits"), true) << name;
+    ++planned;
+  }
+  EXPECT_GT(planned, 35);
 }
 
 TEST(Plan, DryRunIsPrintedAsATable) {

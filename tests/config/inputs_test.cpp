@@ -308,11 +308,18 @@ TEST(Inputs, TheFilesOfTheRepositoryAreGood) {
     if (entry.path().extension() != ".yaml") continue;
     SCOPED_TRACE(entry.path().string());
     std::vector<std::string> overrides;
-    if (entry.path().stem() == "continue")  // its model comes from the command line
+    const auto name = entry.path().stem().string();
+    if (name == "finetune-lora" || name == "preferences") {
+      EXPECT_NE(test::error_of([&] {
+                  load_inputs(entry.path().string(), {});
+                }).find("model.lora has no model to adapt; set model.hf"),
+                std::string::npos);
+    }
+    if (name == "continue" || name == "finetune-lora" || name == "preferences")
       overrides = {"model.file=" + test::source_file("inputs/models/llama-tiny.yaml")};
     const Inputs in = load_inputs(entry.path().string(), overrides);
     EXPECT_EQ(to_yaml(parse_inputs(to_yaml(in), "printed")), to_yaml(in));
-    EXPECT_EQ(in.run.name, entry.path().stem().string());
+    EXPECT_EQ(in.run.name, name);
     ++files;
   }
   EXPECT_GE(files, 3);

@@ -109,7 +109,7 @@ TEST_F(ResolveData, TellsOfTheChatTemplate) {
   folder_.write("tokenizer_config.json", R"({"chat_template": "x"})");
   EXPECT_EQ(notes(", tokenizer: $/tokenizer.json"),
             std::vector{"data.chat_template: the one in " + folder_.path("tokenizer.json") +
-                        ", written by python3's jinja2"});
+                        ", which python3's jinja2 applies to conversations"});
 }
 
 TEST_F(ResolveData, TakesTheTokenizerOfTheModel) {

@@ -363,8 +363,8 @@ TEST(JinjaTemplate, NeedsPythonWithJinja) {
     return error;
   };
   const std::string advice =
-      "; install Debian's python3-jinja2 (pip: jinja2), set LLAMESH_PYTHON to a python3 that has "
-      "it, or choose another data.chat_template";
+      "; install Debian's python3-jinja2 (pip: jinja2), or set LLAMESH_PYTHON to a python3 that "
+      "has it; data for training can be tokenized elsewhere (llamesh tokenize --output)";
   EXPECT_EQ(error_with("#!/bin/sh\necho '{\"error\": \"it has no jinja2\", \"line\": -1}'; cat\n"),
             "the chat template in 't.jinja' is written with Jinja, but it has no jinja2" + advice);
   EXPECT_EQ(error_with("#!/bin/sh\nexit 1\n"),

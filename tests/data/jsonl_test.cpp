@@ -176,7 +176,8 @@ TEST(Jsonl, RefusalsNameFileAndLine) {
           "has 'system' beside a first message with that role");
   refused(R"({"system": {"a": 1}, "messages": [{"role": "user", "content": "t"}]})",
           "has 'system'");
-  refused(R"({"conversations": [{"from": "human"}]})", "message 1 needs 'role' and 'content'");
+  refused(R"({"conversations": [{"from": "human"}]})",
+          "message 1 has no 'content' (ShareGPT: 'value') with a text");
   refused(R"({"conversations": [{"from": "human", "value": "a"}, {"from": "bard", "value": "b"}]})",
           "message 2 has the role 'bard'");
   refused(R"({"conversations": [{"from": "observation", "value": "a"}]})",
@@ -196,7 +197,8 @@ TEST(Jsonl, RefusalsNameFileAndLine) {
   refused(R"({"messages": ["a"]})", "'messages' must be a list of objects");
   refused(R"({"messages": [null]})", "'messages' must be a list of objects");
   refused(R"({"messages": [[{"role": "user"}]]})", "'messages' must be a list of objects");
-  refused(R"({"messages": [{"role": "user"}]})", "message 1 needs 'role' and 'content'");
+  refused(R"({"messages": [{"role": "user"}]})",
+          "message 1 has no 'content' (ShareGPT: 'value') with a text");
   refused(R"({"messages": [{"role": "user", "content": [{"type": "text"}]}]})",
           "'content' must be a string");
   refused(R"({"messages": [{"role": "tool", "content": "a"}]})", "message 1 has the role 'tool'");

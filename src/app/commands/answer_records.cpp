@@ -35,6 +35,9 @@ class Records {
       records_.push_back(
           parse_json_object(std::string(record), fmt::format("{}", records.where())));
     }
+    validate(files_.output != "-",
+             "--output -: answers are appended to a file, so that an interrupted command can go "
+             "on; name one");
     skip_answered();
   }
 
@@ -161,6 +164,11 @@ void answer_records(const Ranks& ranks, Generator& generator, const GenerationAr
     return std::vector{static_cast<std::int32_t>(records->answered()),
                        static_cast<std::int32_t>(records->size())};
   });
+  if (ranks.prints() && counts[0] > 0)
+    fmt::print(stderr,
+               "{} of {} answers are in {} already, whatever options they were made with; to make "
+               "them again, remove it\n",
+               counts[0], counts[1], files.output);
   for (const auto id : ranks.ids_on_rank_0([&] { return prompts->end(); })) generator.add_end(id);
   std::int64_t positions = 0;
   ranks.agree([&] { positions = room_of(arguments, generator.model().config); });

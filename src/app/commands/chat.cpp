@@ -37,9 +37,9 @@ class Conversation {
     if (!arguments_.system.empty()) messages_.push_back({"system", arguments_.system});
   }
 
-  /// Prints the answer to a message while it is made. A message for which there is no room is left
-  /// out, and a line says so.
-  void answer(const std::string& message) {
+  /// Prints the answer to a message while it is made. Returns false for a message for which there
+  /// is no room; it is left out, and a line says so.
+  bool answer(const std::string& message) {
     messages_.push_back({"user", message});
     // Python may render the template: on one rank.
     const auto prompt = ranks_.ids_on_rank_0([&] {
@@ -52,10 +52,11 @@ class Conversation {
       messages_.pop_back();
       if (ranks_.prints())
         fmt::print(stderr,
-                   "the conversation would have {} tokens, and there is room for {}; /reset begins "
-                   "a new one, --context makes room\n",
-                   prompt.size(), generator_.positions());
-      return;
+                   "the conversation would have {} tokens, and there is room for {}; {}--context "
+                   "makes room\n",
+                   prompt.size(), generator_.positions(),
+                   messages_.size() > 1 ? "/reset begins a new one, " : "");
+      return false;
     }
     catch_stop_signals();  // Ctrl-C is for this answer
     const auto print = [&](const std::string& piece) {
@@ -68,6 +69,7 @@ class Conversation {
       print("\n");
     });
     messages_.push_back({"assistant", std::move(made.text)});
+    return true;
   }
 
  private:
@@ -102,7 +104,7 @@ int chat(const Ranks& ranks, Generator& generator, const GenerationArguments& ar
          const std::string& message) {
   Conversation conversation(ranks, generator, arguments);
   if (!message.empty()) {
-    conversation.answer(message);
+    if (!conversation.answer(message)) return static_cast<int>(ExitCode::bad_input);
     return received_stop_signal() == 0 ? 0 : 128 + received_stop_signal();
   }
   const bool is_terminal = ::isatty(STDIN_FILENO) == 1;

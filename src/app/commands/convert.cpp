@@ -49,9 +49,9 @@ checkpoint::StoredType type_of(const std::string& dtype) {
 }
 
 Origin origin_if_known(const fs::path& checkpoint) {
-  const auto config = checkpoint::read_manifest(checkpoint).progress.config;
+  const auto progress = checkpoint::read_manifest(checkpoint).progress;
   try {
-    return origin_of(config);
+    return origin_of(checkpoint, progress);
   } catch (const std::exception& error) {
     spdlog::warn("cannot read the checkpoint's inputs ({}); copy the tokenizer files yourself",
                  error.what());
@@ -95,6 +95,7 @@ void find_special_tokens(const fs::path& checkpoint, checkpoint::ExportOptions& 
   if (options.tokenizer.empty()) return;
   try {
     const auto tokenizer = tokenizer::open_tokenizer(options.tokenizer.string());
+    if (auto jinja = data::jinja_template_of(data)) options.chat_template = std::move(jinja->text);
     options.bos = tokenizer->bos();
     options.end_tokens = end_tokens(*tokenizer, data, options.source.string());
   } catch (const Error& error) {

@@ -97,7 +97,9 @@ int print_planned(const TrainArguments& asked) {
 std::string closing_line(const train::RunEnd& end, const train::Inputs& in,
                          const fs::path& report) {
   const bool done = end.code == ExitCode::done;
-  const char* next = !done                           ? "run the same command to continue"
+  const char* next = !done ? "run the same command to continue"
+                     : in.data.format == data::Format::jsonl
+                         ? "llamesh chat {0}, or llamesh generate {0} --prompt TEXT"
                      : data::is_text(in.data.format) ? "llamesh generate {} --prompt TEXT"
                                                      : "llamesh inspect {}";
   return fmt::format(

@@ -49,7 +49,7 @@ LoadedModel::Shape LoadedModel::shape_of(const std::string& path, const std::str
     shape.data.tokenizer = shape.hf = path;
   } else {
     const auto progress = checkpoint::read_manifest(path).progress;
-    const auto origin = origin_of(progress.config);
+    const auto origin = origin_of(fs::path(path), progress);
     shape = {model::parse_config_json(progress.model_config, path), origin.data, origin.hf};
     shape.data.tokenizer = tokenizer_of(origin);
   }

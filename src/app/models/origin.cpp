@@ -8,6 +8,7 @@
 #include "config/tree.hpp"
 #include "core/enum_names.hpp"
 #include "data/chat_template.hpp"
+#include "data/fingerprint.hpp"
 
 namespace llamesh::app {
 namespace {
@@ -48,6 +49,18 @@ Origin origin_of(const std::string& config) {
   if (const auto length = value_of(root, "data", "sequence_length"); !length.empty())
     origin.data.sequence_length =
         std::max<std::int64_t>(1, std::strtoll(length.c_str(), nullptr, 10));
+  return origin;
+}
+
+Origin origin_of(const std::filesystem::path& checkpoint, const checkpoint::TrainState& progress) {
+  auto origin = origin_of(progress.config);
+  const auto then = data::parse_fingerprint(progress.data);
+  const auto root = config::parse_tree(progress.config, "config");
+  const bool had_conversations = value_of(root, "data", "format") == "jsonl";
+  if (!then || !then->data_order || !had_conversations) return origin;
+  const auto run = std::filesystem::absolute(checkpoint).parent_path().parent_path();
+  data::use_recorded_template(origin.data, then->data_order->chat_template,
+                              (run / "chat_template.jinja").string());
   return origin;
 }
 

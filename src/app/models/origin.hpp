@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <string>
 
+#include "checkpoint/format/manifest.hpp"
 #include "data/data_options.hpp"
 
 namespace llamesh::app {
@@ -16,6 +17,9 @@ struct Origin {
 /// Reads the inputs stored in a checkpoint (YAML): from a run by any version, or the few keys that
 /// `convert` writes. Missing keys get their defaults. Throws a user error if the text is not YAML.
 Origin origin_of(const std::string& config);
+
+/// Reads a checkpoint's, with the chat template that its run has written conversations with.
+Origin origin_of(const std::filesystem::path& checkpoint, const checkpoint::TrainState& progress);
 
 /// Returns the tokenizer for the model's text, for tokenizer::open_tokenizer: the one for the run's
 /// data, or the one in the model's Hugging Face folder if the data are ids or unknown and name no

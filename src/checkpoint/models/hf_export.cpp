@@ -307,6 +307,8 @@ void write_small_files(const fs::path& folder, const model::ModelConfig& config,
   if (add_end_tokens(generation, options.end_tokens) || !copied)
     write_durably(folder / generation_file, generation.dump(2) + "\n");
   copy_tokenizer(options.tokenizer, folder);
+  if (!options.chat_template.empty())
+    write_durably(folder / "chat_template.jinja", options.chat_template);
   if (options.keeps_other_parts)
     for (const auto* name : image_files) copy_if_there(source / name, folder / name);
 }

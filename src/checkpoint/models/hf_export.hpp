@@ -23,6 +23,7 @@ struct ExportOptions {
   /// copied; a .model or .json file becomes tokenizer.model or tokenizer.json, and the
   /// special-token files beside it are copied too. Empty: none.
   std::filesystem::path tokenizer;
+  std::string chat_template = {};  ///< text for chat_template.jinja; empty: the tokenizer's own
   std::optional<std::int32_t> bos = {};       ///< the tokenizer's; empty: unknown
   std::vector<std::int32_t> end_tokens = {};  ///< ids that end a text, EOS first; empty: unknown
   /// Sequence length of the training, for a config.json without source; 0: unknown.

@@ -39,7 +39,7 @@ bool is_linear(const Parameter& p) {
          p.shape.size() == 2;
 }
 
-/// The modules of a table without adapters, by their names in the family's folders: these may have
+/// A table's modules, without adapters, by their names in the family's folders: these may have
 /// several linear layers as one, as GPT-2's have q, k and v.
 class FolderModules {
  public:
@@ -53,12 +53,12 @@ class FolderModules {
     }
   }
   bool is_fused(ParameterId weight) const { return fused_.contains(weight); }
-  /// Returns the name of the module that has a parameter.
+  /// Returns a parameter's module.
   const std::string& of(ParameterId id) const {
     const auto found = fused_.find(id);
     return found != fused_.end() ? found->second : table_[table_[id].module].name;
   }
-  /// Returns true if a target names one of the modules.
+  /// Returns true if a target names a module.
   bool have(const std::string& target) const {
     return std::ranges::any_of(table_.modules, [&](const Module& module) {
       return names_module(target,
@@ -75,7 +75,7 @@ class FolderModules {
 void check_target(const std::string& target, const ParameterTable& table,
                   const FolderModules& modules, const ModelConfig& config) {
   std::set<std::string> linear, other;
-  std::map<std::string, std::string> parts;  // of a fused layer -> its name
+  std::map<std::string, std::string> parts;  // in a fused layer -> its name
   for (std::size_t i = 0; i < table.parameters.size(); ++i) {
     const auto& p = table.parameters[i];
     const auto& module = modules.of(static_cast<ParameterId>(i));
@@ -170,7 +170,7 @@ class TableCopy {
   std::vector<ParameterId> moved_;  ///< new id by old one
 };
 
-/// Returns how PEFT's folders store the B of the layer that a tensor is the weight of.
+/// Returns how PEFT's folders store the B beside a layer's weight.
 StateDictTensor with_b(StateDictTensor tensor, const std::map<ParameterId, Adapter>& adapters,
                        const ParameterTable& table) {
   if (tensor.parts.front().transposed) tensor = with_exchanged_dims(std::move(tensor));

@@ -124,7 +124,7 @@ struct Module {
 
 /// A linear layer's low-rank adapter: it adds s (x A^T) B^T (lora.hpp).
 struct Adapter {
-  ParameterId a;  ///< (r, in), perhaps of several layers
+  ParameterId a;  ///< (r, in), perhaps shared by layers
   ParameterId b;  ///< (out, r)
 };
 

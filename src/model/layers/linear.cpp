@@ -200,7 +200,7 @@ class Adapters {
     ops::scale(ctx_.stream, h, scaling());
     return h;
   }
-  /// The columns of x A^T; to accumulate: those of the layer before, which has the same A.
+  /// Columns in x A^T; to accumulate: the preceding layer has the same A, and the same columns.
   struct Columns {
     Tensor tensor;
     Accumulate accumulate;

@@ -87,8 +87,9 @@ data::TokenStream open_validation(data::DataOptions options, const ValidationSet
   options.seed ^= name_hash("validation");  // makes random tokens differ from those for training
   data::TokenStream stream(options, set.files, vocab_size, std::move(tokens));
   validate(data::whole_sequences(stream.size(), options.sequence_length) >= 1,
-           "{} has {} tokens, but one sequence needs {} (data.sequence_length + 1)",
-           stream.describe(), stream.size(), options.sequence_length + 1);
+           "{} has {} tokens, but one sequence needs {} (data.sequence_length + 1); validate on "
+           "more, or set data.sequence_length to {} or less",
+           stream.describe(), stream.size(), options.sequence_length + 1, stream.size() - 1);
   return stream;
 }
 
