@@ -118,7 +118,7 @@ std::map<std::int64_t, std::pair<ParameterId, std::int64_t>> rows_of(const State
 
 TEST(Lora, FoldersHaveTheRowsOfBAsThoseOfItsWeight) {
   for (const auto* name : {"internlm2", "ling2", "granite4", "glm4", "phi3"}) {
-    auto config = config_of(load_golden(name).config());
+    auto config = test::config_of(test::load_golden(name).config());
     config.lora = Lora{.rank = 3, .targets = {"all-linear"}};
     const auto table = parameter_table(config);
     const auto adapters = adapters_by_weight(table);

@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <map>
+#include <utility>
 
 #include "app/models/end_tokens.hpp"
 #include "app/models/origin.hpp"
@@ -19,6 +20,7 @@
 #include "core/log.hpp"
 #include "core/process.hpp"
 #include "core/text.hpp"
+#include "data/chat_template.hpp"
 #include "device/buffer.hpp"
 #include "model/description/config_json.hpp"
 #include "optim/optimizer.hpp"
@@ -77,7 +79,7 @@ void find_companions(const fs::path& checkpoint, const std::string& to,
   else if (!tokenizer.empty())
     spdlog::warn("the tokenizer {} no longer exists (looking from {}); copy its files yourself",
                  tokenizer, fs::current_path().string());
-  else if (is_there)
+  else if (is_there && has_tokenizer(model))
     options.tokenizer = model;
   else if (data.tokenizer == "byte" && data::is_text(data.format))
     spdlog::info(
@@ -95,12 +97,34 @@ void find_special_tokens(const fs::path& checkpoint, checkpoint::ExportOptions& 
   if (options.tokenizer.empty()) return;
   try {
     const auto tokenizer = tokenizer::open_tokenizer(options.tokenizer.string());
-    if (auto jinja = data::jinja_template_of(data)) options.chat_template = std::move(jinja->text);
     options.bos = tokenizer->bos();
     options.end_tokens = end_tokens(*tokenizer, data, options.source.string());
   } catch (const Error& error) {
     spdlog::warn("cannot determine the end-of-text tokens: {}; add eos_token_id to config.json",
                  error.what());
+  }
+}
+
+/// Finds the text of the chat template that the run was trained with, unless it is built in. Warns
+/// if the new folder gets another one.
+void find_chat_template(const fs::path& checkpoint, checkpoint::ExportOptions& options) {
+  const auto data = origin_if_known(checkpoint).data;
+  if (options.tokenizer.empty() || data.chat_template == data::ChatTemplate::automatic) return;
+  try {
+    if (auto jinja = data::jinja_template_of(data)) {
+      options.chat_template = std::move(jinja->text);
+      return;
+    }
+    data::DataOptions of_folder;
+    of_folder.tokenizer = options.tokenizer.string();
+    const auto exported = data::conversation_options(of_folder).chat_template;
+    if (exported != data.chat_template)
+      spdlog::warn(
+          "the run was trained with the chat template {}, and the folder gets that of {}, "
+          "{}; replace it there",
+          data::name_of(data.chat_template), of_folder.tokenizer, data::name_of(exported));
+  } catch (const Error& error) {
+    spdlog::warn("{}", error.what());
   }
 }
 
@@ -132,6 +156,7 @@ void export_folder(const fs::path& from, const ConvertArguments& arguments,
     if (world.rank() != 0) return;  // rank 0 writes them
     find_companions(from, arguments.to, options);
     find_special_tokens(from, options);
+    find_chat_template(from, options);
   });
   options.source = comm::on_rank_0(world, [&] { return options.source.string(); });
   options.keeps_other_parts = !options.source.empty() && !arguments.text_only;
