@@ -61,6 +61,7 @@ head -c "$(($(head -n 1 "$folder/sampled" | wc -c) + 9))" "$folder/sampled" > "$
 sampled "$folder/cut"; cmp "$folder/sampled" "$folder/cut" || give_up "other answers after an interruption"
 grep -q '1 of 3 answered' "$folder/log" && give_up "the first record was answered twice"
 sampled "$folder/cut"; cmp "$folder/sampled" "$folder/cut" || give_up "complete answers have changed"
+grep -q "3 of 3 answers are in $folder/cut already" "$folder/log" || give_up "no line about the answers that are there"
 # Without --chat a prompt is a text.
 head -n 1 "$folder/prompts.jsonl" > "$folder/one"
 get 1 generate "$folder/run" --input "$folder/one" --output "$folder/text" --max-tokens 3
@@ -81,6 +82,28 @@ refused "the prompt has [0-9]* tokens, and with its answer there is room for 8; 
 refused "--input and --output belong together" generate "$folder/run" --input "$folder/prompts.jsonl"
 refused "--context and --system are for conversations; add --chat" generate "$folder/run" --prompt a --system b
 refused "--prompt and --input are both given" generate "$folder/run" --prompt a --input a --output b
+
+# The template that a run was trained with counts, whatever its tokenizer's folder has by then.
+mkdir "$folder/house"; cp "$folder/hf"/tokenizer* "$folder/house"
+house="$folder/house/chat_template.jinja"
+printf '%s' "{% for m in messages %}<|im_start|>{{ m.role | upper }}
+{{ m.content }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>ASSISTANT
+{% endif %}" | tee "$house" > "$folder/template"
+get 1 train inputs/tiny.yaml "run.folder=$folder/housed" "data.train=$folder/chats.jsonl" train.steps=60 optimizer.lr=1e-2 \
+  "data.tokenizer=$folder/house" model.vocab_size=608 data.sequence_length=64 data.packing=best_fit data.document_mask=true
+grep -qF "<|im_start|>ASSISTANT\n{+God.<|im_end|>+}" "$folder/log" || give_up "the log shows no conversation by the template"
+get 1 chat "$folder/housed" < "$folder/lines"; expect "$answers"
+sed -i 's/upper/lower/' "$house"
+get 2 chat "$folder/housed" < "$folder/lines"; expect "$answers"
+get 1 convert --from "$folder/housed" --to "$folder/housed-hf"
+cmp "$folder/template" "$folder/housed-hf/chat_template.jinja" || give_up "the export has another template"
+rm "$folder/housed/chat_template.jinja"
+refused "that the model was trained with (hash [0-9a-f]*) is neither in .*/housed/chat_template.jinja nor beside" \
+  generate "$folder/housed" --chat --prompt 'Who?'
+"$llamesh" generate "$folder/run" --chat --prompt 'Who?' --context 3 2> "$folder/log"
+[[ $? == 78 ]] && grep -q "tokens, and there is room for 3; --context makes room" "$folder/log" ||
+  give_up "no exit code for a message without room"
 
 # SIGINT ends an answer that would not end, and the conversation goes on.
 get 1 train inputs/tiny.yaml "run.folder=$folder/endless" train.steps=5
