@@ -30,7 +30,7 @@ Sure are those of [1], which quotes the files. Less so, as no file was at hand:
 - starcoder2, granite 3, exaone4, hunyuan_v1_dense: [2] has the regex that their texts need, not the file's spelling;
 - seed_oss: [2] and [1] have Seed-Coder's. Seed-OSS has as many tokens (155136), so that it is probably the same;
 - cohere and cohere2: [3] builds this pipeline in code, and [2] agrees;
-- exaone4, apertus: whether a normalizer stands before them;
+- exaone4, apertus, bailing_moe: whether a normalizer stands before them; [2] quotes bailing_moe's regex from the file;
 - ernie4_5 and nemotron (Minitron): taken to be SentencePiece models, and their tokenizer.json of Llama 2's kind;
 - kimi_k2 has no tokenizer.json, but tiktoken's file and code of its own, with the regex in [1]. The code also cuts
   runs of 25,000 characters with or without white space, which no tokenizer.json can.
@@ -64,6 +64,7 @@ TEKKEN = by_case(r"\p{N}", "", "/")
 KIMI = r"[\p{Han}]+|" + by_case(r"\p{N}{1,3}", CONTRACTION, "", r"&&[^\p{Han}]")
 SEED = (LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}{1}").replace(r"]+[\r\n]*", r"\r\n]+")
         .replace(r"\r", "\r").replace(r"\n", "\n"))
+LING = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+")
 DEEPSEEK_LETTERS = r"\s?[A-Za-z" + (
     "\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af\u0370-\u0373\u0376\u0377"
     "\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5\u03f7-\u0481\u048a-\u052f\u0531-\u0556"
@@ -107,6 +108,7 @@ PIPELINES = [
     {"families": "starcoder2, granite (3)", "from": "[2] starcoder, refact", "steps": [DIGITS, GPT2]},
     {"families": "olmoe, exaone4", "from": "[3] gpt_neox, [2] exaone4", "normalizer": NFC, "steps": [GPT2]},
     {"families": "seed_oss", "from": "[1], [2] seed-coder", "steps": [split(SEED), BYTES]},
+    {"families": "bailing_moe, bailing_moe_v2", "from": "[2] bailingmoe", "steps": [split(LING), BYTES]},
 ]
 
 TEXTS = [
