@@ -22,7 +22,9 @@
 // ncclCommGetAsyncError() has reported it done; the next call before that is an error. Sums are
 // rounded to the dtype at each hop around the ring, as in NCCL.
 //
-// FAKE_NCCL_BREAKS=N: the process's Nth collective never ends and raises an asynchronous error.
+// FAKE_NCCL_BREAKS=N: the process's Nth collective never ends and raises an asynchronous error; the
+// first three on each communicator, which allocate its buffers, do not count.
+// FAKE_NCCL_MIB=N: these buffers take N MiB of the GPU (0).
 // FAKE_NCCL_WINDOWS=0: windows are unavailable, as in NCCL without peer access between a node's
 // GPUs.
 
@@ -33,6 +35,8 @@ struct ncclComm {
   std::function<void()> deliver;  // stores a call's outputs once it is done
   std::atomic<int> windows{0};
   std::atomic<bool> broken{false}, aborted{false};
+  int collectives = 0;
+  void* buffers = nullptr;
 };
 
 namespace {
@@ -151,10 +155,32 @@ void transfer(ncclComm_t comm, const std::vector<PeerTransfer>& transfers) {
 }
 
 std::atomic<std::int64_t> collectives{0};  // over all kinds and communicators
+constexpr int first_ones = 3;              // of a communicator, which do not count
+constexpr const char* no_error = "fake";
+std::atomic<const char*> last_error{no_error};
+
+/// Allocates a communicator's buffers with its first collective.
+bool has_buffers(ncclComm_t comm) {
+  const char* mib = std::getenv("FAKE_NCCL_MIB");
+  const auto bytes = static_cast<std::size_t>(mib ? std::atoll(mib) : 0) << 20U;
+  if (bytes == 0 || comm->buffers != nullptr || fake_cuda::allocate(&comm->buffers, bytes))
+    return true;
+  last_error = "Cuda failure 2 'out of memory'";
+  return false;
+}
+
+void release_buffers(ncclComm_t comm) {
+  if (comm->buffers != nullptr) fake_cuda::release(std::exchange(comm->buffers, nullptr));
+}
 
 template <class Work>
 ncclResult_t collective(ncclComm_t comm, cudaStream_t stream, const Work& work) {
   if (!ready(comm)) return ncclInvalidArgument;
+  if (!has_buffers(comm)) return ncclUnhandledCudaError;
+  if (comm->collectives++ < first_ones) {
+    fake_cuda::enqueue(stream, work);
+    return begun(comm);
+  }
   const char* breaks = std::getenv("FAKE_NCCL_BREAKS");
   const auto number = ++collectives;
   if (number == 1) fake_cuda::count_waits_from_now();
@@ -182,7 +208,7 @@ const char* ncclGetErrorString(ncclResult_t result) {
                                    : "an error of the fake NCCL";
 }
 const char* ncclGetLastError(ncclComm_t /*comm*/) {
-  return "fake";
+  return last_error;
 }
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   std::memset(id->internal, 7, sizeof id->internal);
@@ -231,10 +257,12 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   if (!ready(comm)) return ncclInvalidArgument;
   if (comm->windows != 0) misuse("a communicator is destroyed before its windows");
+  release_buffers(comm);
   return ncclSuccess;
 }
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   comm->aborted = true;
+  release_buffers(comm);
   return ncclSuccess;
 }
 

@@ -22,7 +22,8 @@ class Nccl {
   Nccl& operator=(Nccl&&) noexcept;
 
   /// Creates the collectives for the ranks in `group`, all of which pass the same `color`, unlike
-  /// any other rank. Collective over the world. `axis` is a name for messages.
+  /// any other rank. NCCL's buffers for them are then allocated, and rank 0 logs how much they
+  /// take. Collective over the world. `axis` is a name for messages.
   std::unique_ptr<Collectives> axis(const std::string& axis, const Communicator& group,
                                     int color) const;
 
@@ -30,7 +31,7 @@ class Nccl {
 
  private:
   std::unique_ptr<Connection> world_;
-  int world_ranks_ = 1;
+  int world_ranks_ = 1, world_rank_ = 0;
 };
 
 /// Returns NCCL's version; empty in a build without it.

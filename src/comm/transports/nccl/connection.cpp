@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include "core/log.hpp"
@@ -17,12 +18,26 @@ std::chrono::seconds time_limit(int ranks) {
 }
 constexpr auto watch_interval = std::chrono::milliseconds(100);
 
+/// Returns a call's failure if NCCL found no memory for its buffers.
+std::optional<Error> out_of_memory(const std::string& what) {
+  const std::string why = ncclGetLastError(nullptr);
+  if (why.find("out of memory") == why.npos) return {};
+  std::size_t free = 0, total = 0;
+  cudaMemGetInfo(&free, &total);
+  return Error(
+      ExitCode::bad_input,
+      fmt::format("{}: NCCL found no memory for its buffers on the GPU ({} of {} bytes are "
+                  "free){}",
+                  what, free, total, device::memory_advice()));
+}
+
 }  // namespace
 
 void check(ncclResult_t result, const std::string& what) {
-  if (result != ncclSuccess && result != ncclInProgress)
-    fail(ExitCode::internal_error, "{} failed in NCCL: {} ({})", what, ncclGetErrorString(result),
-         ncclGetLastError(nullptr));
+  if (result == ncclSuccess || result == ncclInProgress) return;
+  if (const auto error = out_of_memory(what)) throw *error;
+  fail(ExitCode::internal_error, "{} failed in NCCL: {} ({})", what, ncclGetErrorString(result),
+       ncclGetLastError(nullptr));
 }
 
 Nccl::Connection::Connection(ncclComm_t made, std::string axis_name, int world_ranks)
@@ -70,14 +85,16 @@ void Nccl::Connection::settle(ncclResult_t result) const {
     if (Clock::now() - start > time_limit_)
       fail(ExitCode::stopped_early,
            "NCCL has not completed {} in {} s: a rank is missing or the network between the "
-           "GPUs does not work; set NCCL_DEBUG=INFO to see how far it came",
+           "GPUs does not work; NCCL_DEBUG=INFO shows how far it came, and docs/gpu.md#networks "
+           "has usual remedies",
            describe(state), time_limit_.count());
     std::this_thread::yield();
   }
 }
 
-/// Describes an asynchronous error after a call: a dead peer or a broken link.
+/// Describes an asynchronous error after a call: a dead peer, a broken link, or too little memory.
 Error Nccl::Connection::failure(ncclResult_t error) const {
+  if (const auto no_memory = out_of_memory(describe(error))) return *no_memory;
   return {ExitCode::stopped_early,
           fmt::format("{} failed in NCCL: {}", describe(error), ncclGetErrorString(error))};
 }

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "core/log.hpp"
+#include "core/text.hpp"
 #include "device/cuda/runtime.hpp"
 #include "device/device.hpp"
 #include "ops/ops.hpp"
@@ -74,6 +76,28 @@ ncclConfig_t non_blocking() {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   return config;
+}
+
+/// Makes the first collectives on a communicator, with which NCCL allocates its buffers: now, and
+/// not in the first step, when the run has filled the GPU. Those for pairs of ranks come later.
+void take_buffers(Nccl::Connection& connection, const Communicator& group) {
+  const device::Buffer buffer(group.size() * std::int64_t{4});
+  const Tensor all = buffer.tensor(DType::f32, {group.size()});
+  const Tensor mine = all.slice(group.rank(), 1);
+  auto& stream = device::compute_stream();
+  const auto call = [&](const char* name, const auto& collective) {
+    connection.call(name, "", [&](ncclComm_t comm) { return collective(comm, native(stream)); });
+  };
+  call("the first all-gather", [&](ncclComm_t comm, cudaStream_t cuda) {
+    return ncclAllGather(mine.data(), all.data(), 1, ncclFloat32, comm, cuda);
+  });
+  call("the first reduce-scatter", [&](ncclComm_t comm, cudaStream_t cuda) {
+    return ncclReduceScatter(all.data(), mine.data(), 1, ncclFloat32, ncclSum, comm, cuda);
+  });
+  call("the first all-reduce", [&](ncclComm_t comm, cudaStream_t cuda) {
+    return ncclAllReduce(mine.data(), mine.data(), 1, ncclFloat32, ncclSum, comm, cuda);
+  });
+  stream.record().wait();
 }
 
 /// Copies `from` to `to`, cast to its dtype; does nothing if they are the same memory.
@@ -187,6 +211,7 @@ Nccl::Nccl(const Communicator& world) {
     world_ = std::make_unique<Connection>(made, "world", world.size());
   });
   world_ranks_ = world.size();
+  world_rank_ = world.rank();
 }
 
 Nccl::~Nccl() = default;
@@ -204,6 +229,13 @@ std::unique_ptr<Collectives> Nccl::axis(const std::string& axis, const Communica
     return ncclCommSplit(comm, alone ? NCCL_SPLIT_NOCOLOR : color, group.rank(), &made, &config);
   });
   auto connection = alone ? nullptr : std::make_shared<Connection>(made, axis, world_ranks_);
+  if (connection) {
+    const auto free = device::free_gpu_memory_bytes();
+    take_buffers(*connection, group);
+    if (world_rank_ == 0)
+      spdlog::info("NCCL's buffers along {} take {} of the GPU", axis,
+                   bytes_text(free - device::free_gpu_memory_bytes()));
+  }
   return std::make_unique<NcclCollectives>(group, std::move(connection));
 }
 
