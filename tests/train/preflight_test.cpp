@@ -66,10 +66,9 @@ TEST_F(PreflightTest, FindsAnotherBuild) {
 // slow_nodes_test.cpp and the cluster's tests check which node is slow.
 TEST_F(PreflightTest, MeasuresTheNodesOfAStartByTheSupervisor) {
   const auto setup = make_setup(world(), inputs_);
-  comm::DeviceMesh mesh(world(), setup.topology, setup.mesh);
-  EXPECT_TRUE(check_health(world(), setup, mesh).empty()) << "not asked for";
+  EXPECT_TRUE(check_health(world(), setup).empty()) << "not asked for";
   setenv("LLAMESH_SPARE_NODES", "2", 1);
-  EXPECT_TRUE(check_health(world(), setup, mesh).empty()) << "one host";
+  EXPECT_TRUE(check_health(world(), setup).empty()) << "one host";
   unsetenv("LLAMESH_SPARE_NODES");
   EXPECT_FALSE(std::filesystem::exists(inputs_.run.folder));
 }

@@ -52,14 +52,14 @@ void record_slow_hosts(const Subject& at, const std::map<std::string, std::strin
 
 }  // namespace
 
-std::vector<std::string> check_health(const comm::Communicator& world, const Setup& setup,
-                                      comm::DeviceMesh& mesh) {
+std::vector<std::string> check_health(const comm::Communicator& world, const Setup& setup) {
   const int spares = spare_nodes(world);
   if (spares < 0) return {};
   set_threads(setup.inputs.train.threads, world);
   const Subject at = subject_of(world, setup);
   std::map<std::string, std::string> bad;
   std::vector<std::string> lines;
+  comm::DeviceMesh mesh(world, setup.topology, setup.mesh);  // NCCL's buffers go with it
   for (const auto& finding : rate_findings(at, mesh)) {
     for (const auto& [host, why] : finding.bad)
       bad.emplace(host, fmt::format("{} on {}: {}", finding.name, host, why));

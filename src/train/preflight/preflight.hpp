@@ -37,7 +37,6 @@ ExitCode preflight(const comm::Communicator& world, const Setup& setup, const st
 /// number of healthy spares. Does nothing otherwise. If hosts are slow or unhealthy, and there is a
 /// spare for each, records them as faulty in state.json and throws (exit 75). Otherwise returns a
 /// line for each, and the run goes on with them. Takes some seconds. Collective.
-std::vector<std::string> check_health(const comm::Communicator& world, const Setup& setup,
-                                      comm::DeviceMesh& mesh);
+std::vector<std::string> check_health(const comm::Communicator& world, const Setup& setup);
 
 }  // namespace llamesh::train

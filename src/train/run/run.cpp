@@ -63,8 +63,8 @@ class Run {
         folder_(setup.inputs.run.folder),
         deadline_(folder_, world.rank() == 0),
         watchdog_(watchdog),
+        slow_nodes_(check_health(world, setup)),
         mesh_(world, setup.topology, setup.mesh),
-        slow_nodes_(check_health(world, setup, mesh_)),
         trainer_(world, setup, mesh_),
         replica_check_(world, setup, mesh_, trainer_),
         report_(world, setup, deadline_),
@@ -284,8 +284,8 @@ class Run {
   std::filesystem::path folder_;
   Deadline deadline_;
   comm::Watchdog& watchdog_;
-  comm::DeviceMesh mesh_;
   std::vector<std::string> slow_nodes_;  // lines for the log
+  comm::DeviceMesh mesh_;
   Trainer trainer_;
   ReplicaCheck replica_check_;
   JobReport report_;
