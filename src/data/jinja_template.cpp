@@ -17,8 +17,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::string_view advice =
     "install Debian's python3-jinja2 (pip: jinja2), or set LLAMESH_PYTHON to a python3 that has "
-    "it; "
-    "data for training can be tokenized elsewhere (llamesh tokenize --output)";
+    "it; data for training can be tokenized elsewhere (llamesh tokenize --output)";
 
 std::string python() {
   const char* const chosen = std::getenv("LLAMESH_PYTHON");

@@ -68,9 +68,9 @@ bool has_lora(const fs::path& checkpoint) {
 
 /// Finds the files to export with the weights, if they still exist. The tokenizer is that of the
 /// run's data, or of the folder that the model came from if the data are bytes or ids.
-void find_companions(const fs::path& checkpoint, const std::string& to,
+void find_companions(const Origin& origin, const std::string& to,
                      checkpoint::ExportOptions& options) {
-  const auto [model, data] = origin_if_known(checkpoint);
+  const auto& [model, data] = origin;
   const auto tokenizer = data.tokenizer == "byte" ? "" : data.tokenizer;
   const bool is_there = fs::exists(fs::path(model) / "config.json");
   if (is_there) options.source = model;
@@ -91,8 +91,7 @@ void find_companions(const fs::path& checkpoint, const std::string& to,
 }
 
 /// Finds the tokens that begin and end this model's text, for the folder's config files.
-void find_special_tokens(const fs::path& checkpoint, checkpoint::ExportOptions& options) {
-  const auto [model, data] = origin_if_known(checkpoint);
+void find_special_tokens(const data::DataOptions& data, checkpoint::ExportOptions& options) {
   options.positions = data.sequence_length;
   if (options.tokenizer.empty()) return;
   try {
@@ -107,8 +106,7 @@ void find_special_tokens(const fs::path& checkpoint, checkpoint::ExportOptions& 
 
 /// Finds the text of the chat template that the run was trained with, unless it is built in. Warns
 /// if the new folder gets another one.
-void find_chat_template(const fs::path& checkpoint, checkpoint::ExportOptions& options) {
-  const auto data = origin_if_known(checkpoint).data;
+void find_chat_template(const data::DataOptions& data, checkpoint::ExportOptions& options) {
   if (options.tokenizer.empty() || data.chat_template == data::ChatTemplate::automatic) return;
   try {
     if (auto jinja = data::jinja_template_of(data)) {
@@ -154,9 +152,10 @@ void export_folder(const fs::path& from, const ConvertArguments& arguments,
   }
   comm::agree(world, [&] {
     if (world.rank() != 0) return;  // rank 0 writes them
-    find_companions(from, arguments.to, options);
-    find_special_tokens(from, options);
-    find_chat_template(from, options);
+    const auto origin = origin_if_known(from);
+    find_companions(origin, arguments.to, options);
+    find_special_tokens(origin.data, options);
+    find_chat_template(origin.data, options);
   });
   options.source = comm::on_rank_0(world, [&] { return options.source.string(); });
   options.keeps_other_parts = !options.source.empty() && !arguments.text_only;
