@@ -13,7 +13,7 @@ on_nodes_3_4=(link_cut rank_stopped no_progress slurmstepd_killed)
 on_node_5=(walltime single_node evaluated sweep)
 on_nodes_6_7_8=(node_killed node_range bad_node stale_step)
 on_nodes_9_10_11=(handed_down spare_after_node_killed all_spares_bad killed_again_at_once relaunch_told)
-on_nodes_12_13_14=(spare_after_rank_stopped batch_node_killed shrunk_after_node_killed requeued_after_node_killed)
+on_nodes_12_13_14=(spare_after_rank_stopped batch_node_killed shrunk_after_node_killed shrunk_to_fewer_stages requeued_after_node_killed)
 at_last=(slow_node_left_out pair_cut pair_cut_at_ends pair_cut_in_save node_cut node_cut_of_two site_requeues slurmctld_stopped slurmctld_away_at_the_end preflight_bad_node traffic)
 
 # What only a real Slurm shows. The others have stand-ins in tests/faults and tests/checkpoint, or resemble one of these.
@@ -744,6 +744,20 @@ shrunk_after_node_killed() {
   continued_from_memory shrunk 5
   llamesh verify "$(last_of shrunk)" || bad "its last checkpoint is not good"
   report_line "on 1 node instead of 2: from memory after step $(resumed shrunk), $(lost_steps shrunk) steps lost"
+}
+
+# One rank for each of 4 stages; 2 stages fit on the remaining node, from the checkpoint on disk.
+shrunk_to_fewer_stages() {
+  local node failed_after
+  resilient 2 fewer-stages 2 0 shrink model.num_hidden_layers=4 mesh.axes.pipeline=4 train.global_batch=8 checkpoint.every_steps=4
+  node=$(node_of_process "$held")
+  fails fewer-stages node_off
+  relaunched fewer-stages
+  cluster node "$node" on
+  has_to_log "too few for mesh.axes.pipeline 4: the run goes on with 2"
+  (($(lost_steps fewer-stages) <= 5)) || bad "$(lost_steps fewer-stages) steps are lost, more than 5"
+  llamesh verify "$(last_of fewer-stages)" || bad "its last checkpoint is not good"
+  report_line "2 stages instead of 4: from disk after step $(resumed fewer-stages), $(lost_steps fewer-stages) steps lost"
 }
 
 # The job releases the remaining node, with nothing left in its memory.

@@ -606,6 +606,22 @@ frozen_rank_in_a_stage() {
   # The others wait for its shards, for its stage, or at the end of a step for its loss.
   grep -qE '"axis": "(pipeline[^"]*|shard|world)"' runs/tiny/failure.json || bad "failure.json does not say where the others wait: $(cat runs/tiny/failure.json)"
 }
+# Rank 0 has the first stage alone: it waits for what rank 1 would send or take.
+frozen_stage() {
+  hold 1 3
+  (launch 2 train $tiny log.every_steps=1000000 mesh.axes.pipeline=2 train.global_batch=24; exit "$code") &
+  local job=$!
+  held
+  sleep 3
+  kill -STOP "$(a_rank 1)" || bad "rank 1 is gone"
+  wait $job
+  code=$?
+  expect_line "rank 1 on $(hostname)" "no heartbeat" "training step 3"
+  expect_end 75
+  expect_failure lost 1
+  grep -qE "\"(activations|gradients) from chunk [01] to [01], micro-batch [0-9]+\"" runs/tiny/failure.json ||
+    bad "failure.json does not say for which chunk and micro-batch rank 0 waits: $(cat runs/tiny/failure.json)"
+}
 frozen_rank_with_int8() {
   freeze_rank "${int8[@]}"
   grep -qE '"axis": "(shard|world)"' runs/tiny/failure.json || bad "failure.json does not say where the others wait: $(cat runs/tiny/failure.json)"

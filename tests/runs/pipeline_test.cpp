@@ -269,6 +269,37 @@ std::map<std::int64_t, double> values_of(const train::Inputs& in, const char* ev
   return values;
 }
 
+// As after a node was lost.
+TEST(Pipeline, GoesOnWithFewerStagesIfRanksAreMissing) {
+  if (world().size() != 4) return;
+  const SharedFolder folder;
+  auto in = pipeline_inputs(folder.path());
+  in.train.steps = 6;
+  in.schedule.name = optim::ScheduleName::constant;
+  in.checkpoint.every_steps = 1;
+  run_to_the_end(in);
+  const auto losses = values_of(in, "", "loss");
+  ASSERT_EQ(losses.size(), 6U);
+
+  in.run.folder += "-in-stages";
+  const auto trains_to = [&](std::int64_t steps, const comm::MeshOptions& mesh,
+                             const sharding::PipelineOptions& pipeline) {
+    in.train.steps = steps;
+    in.mesh = mesh;
+    in.pipeline = pipeline;
+    const auto stages = train::make_setup(world(), in).pipeline.stages;
+    run_to_the_end(in);
+    return stages;
+  };
+  EXPECT_EQ(trains_to(2, {.pipeline = 4}, {}), 4);
+  EXPECT_EQ(trains_to(4, {.pipeline = 8}, {.layers = {1, 1, 1, 1, 1, 1, 1, 1}}), 4);
+  EXPECT_EQ(trains_to(6, {.pipeline = 4, .tensor = 2}, {.chunks = 2}), 2);
+  const auto continued = values_of(in, "", "loss");
+  ASSERT_EQ(continued.size(), 6U);
+  for (const auto& [step, loss] : continued)
+    EXPECT_NEAR(loss, losses.at(step), 1e-5 * loss) << "step " << step;
+}
+
 TEST(Pipeline, EvaluatesAndResumesOnAnyMesh) {
   if (world().size() != 4) return;
   for (const bool tied : {false, true}) {

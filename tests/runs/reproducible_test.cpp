@@ -9,6 +9,7 @@
 
 #include "optim/optimizer.hpp"
 #include "runs/whole_run.hpp"
+#include "train/health/state_hash.hpp"
 
 // With train.reproducible: mesh, runs on different meshes are compared to the bit.
 
@@ -29,6 +30,7 @@ struct Part {
 struct Bits {
   std::vector<double> losses, norms, validated;
   std::vector<Part> state;
+  train::StateHashes hashes;  ///< for the whole state
 };
 
 /// Returns this rank's parts, which are element ranges, for masters and moments.
@@ -65,14 +67,20 @@ Bits run_for_bits(const comm::Communicator& ranks, const train::Inputs& in) {
     if (trainer.step() % 3 == 0) bits.validated.push_back(trainer.evaluate().loss);
   }
   bits.state = state_of(setup, trainer.state());
+  bits.hashes = train::hash_state(ranks, trainer.state());
   return bits;
+}
+
+void expect_equal(const Bits& expected, const Bits& seen) {
+  EXPECT_EQ(seen.losses, expected.losses);
+  EXPECT_EQ(seen.norms, expected.norms);
+  EXPECT_EQ(seen.validated, expected.validated);
+  EXPECT_EQ(seen.hashes, expected.hashes);
 }
 
 /// Expects each part to have the bits of the same elements on one rank, which has tensors whole.
 void expect_bits_of(const Bits& alone, const Bits& seen) {
-  EXPECT_EQ(seen.losses, alone.losses);
-  EXPECT_EQ(seen.norms, alone.norms);
-  EXPECT_EQ(seen.validated, alone.validated);
+  expect_equal(alone, seen);
   std::map<std::string, const Part*> whole;
   for (const auto& part : alone.state) {
     ASSERT_EQ(part.first, 0) << part.name;
@@ -137,23 +145,29 @@ train::Inputs inputs_of(const Recipe& recipe, const std::filesystem::path& folde
   return in;
 }
 
-/// Draws a launch on this many ranks: all that must not change the bits.
+/// Draws a launch on this many ranks: all that must not change the bits, while `in` has the tensor
+/// and context ranks.
 void draw_launch(train::Inputs& in, int ranks, std::mt19937& random) {
   const auto one_of = [&]<class T>(std::initializer_list<T> values) {
     return *(values.begin() + static_cast<std::ptrdiff_t>(random() % values.size()));
   };
+  const int all = ranks, together = in.mesh.tensor * in.mesh.context;
+  ranks /= together;
   const bool may_have_stages = !in.model.tie_word_embeddings && !in.model.lora;
   in.mesh.pipeline = may_have_stages ? std::min(ranks, one_of({1, 1, 2, 4})) : 1;
   const int left = ranks / in.mesh.pipeline;
   in.mesh.replicate = std::min(left, one_of({1, 2, 4}));
   in.mesh.shard = left / in.mesh.replicate;
   const bool may_cross_nodes = in.mesh.shard == 1 || in.mesh.replicate == 1;
-  if (may_cross_nodes && ranks > 1) in.mesh.ranks_per_node = one_of({0, 1, ranks / 2});
-  in.sharding.strategy = in.mesh.shard == 1 ? Strategy::no_shard
+  if (may_cross_nodes && ranks > 1)
+    in.mesh.ranks_per_node = one_of({0, together, std::max(together, all / 2)});
+  const bool has_context = in.mesh.context > 1;
+  in.sharding.strategy = in.mesh.shard == 1 && !has_context ? Strategy::no_shard
                          : in.mesh.replicate > 1
                              ? one_of({Strategy::hybrid_shard, Strategy::hybrid_shard_zero2})
                              : one_of({Strategy::full_shard, Strategy::shard_grad_op});
-  in.sharding.reduce = one_of({sharding::Reduce::each, sharding::Reduce::last});
+  in.sharding.reduce = one_of(
+      {sharding::Reduce::each, has_context ? sharding::Reduce::automatic : sharding::Reduce::last});
   if (in.mesh.shard > 1)
     in.sharding.reshard_after_forward =
         one_of({sharding::ReshardAfterForward::by_strategy, sharding::ReshardAfterForward::yes});
@@ -175,14 +189,16 @@ void draw_launch(train::Inputs& in, int ranks, std::mt19937& random) {
 
 std::string describe_launch(const Recipe& recipe, const train::Inputs& in) {
   return fmt::format(
-      "{} {} optimizer {}: pipeline {} x {}, replicate {}, shard {}, {} ranks a node, {}, reduce "
-      "{}, wrap {}, prefetch {}, offload {}, checkpointing {}, micro-batch {}, {} threads",
+      "{} {} optimizer {}: pipeline {} x {}, replicate {}, shard {}, context {}, tensor {} with "
+      "residual {}, {} ranks a node, {}, reduce {}, wrap {}, prefetch {}, offload {}, "
+      "checkpointing {}, micro-batch {}, {} threads",
       recipe.family, name_of(recipe.parameters), static_cast<int>(recipe.optimizer),
-      in.mesh.pipeline, in.pipeline.chunks, in.mesh.replicate, in.mesh.shard,
-      in.mesh.ranks_per_node, sharding::name_of(in.sharding.strategy),
-      static_cast<int>(in.sharding.reduce), static_cast<int>(in.sharding.wrap.wrap),
-      in.sharding.prefetch, static_cast<int>(in.sharding.offload),
-      static_cast<int>(in.memory.activation_checkpointing), in.train.micro_batch, in.train.threads);
+      in.mesh.pipeline, in.pipeline.chunks, in.mesh.replicate, in.mesh.shard, in.mesh.context,
+      in.mesh.tensor, name_in_inputs(in.tensor.residual), in.mesh.ranks_per_node,
+      sharding::name_of(in.sharding.strategy), static_cast<int>(in.sharding.reduce),
+      static_cast<int>(in.sharding.wrap.wrap), in.sharding.prefetch,
+      static_cast<int>(in.sharding.offload), static_cast<int>(in.memory.activation_checkpointing),
+      in.train.micro_batch, in.train.threads);
 }
 
 const Recipe recipes[] = {
@@ -212,6 +228,38 @@ TEST(MeshReproducible, EveryLaunchHasTheBitsOfOneRank) {
     draw_launch(in, world().size(), random);
     SCOPED_TRACE(describe_launch(recipe, in));
     expect_bits_of(alone, run_for_bits(world(), in));
+  }
+}
+
+// Bits depend on tensor and context ranks: launches with equally many agree.
+TEST(MeshReproducible, EveryLaunchHasTheBitsOfItsTensorAndContextRanks) {
+  const int ranks = world().size();
+  if (ranks == 1) GTEST_SKIP() << "needs tensor or context ranks";
+  std::mt19937 random(static_cast<unsigned>(ranks));  // NOLINT(cert-msc51-cpp)
+  std::vector<comm::MeshOptions> sizes{{.tensor = 2}, {.context = 2}};
+  if (ranks > 2) sizes.push_back({.context = 2, .tensor = 2});
+  const std::size_t first = ranks == 2 ? 0 : ranks == 4 ? 1 : 2;  // each takes a third
+  for (std::size_t i = first; i < std::size(recipes); i += 3) {
+    const auto& recipe = recipes[i];
+    const SharedFolder folder;
+    auto in = inputs_of(recipe, folder.path());
+    const bool needs_whole = recipe.optimizer == optim::OptimizerName::muon;
+    in.mesh = needs_whole ? comm::MeshOptions{.context = 2} : sizes[i / 3 % sizes.size()];
+    if (in.model.family != "gpt2") in.model.num_key_value_heads = 2;
+    const bool takes_hidden = recipe.family != std::string("gpt2");
+    in.tensor.residual =
+        std::array{sharding::ResidualLayout::sequence, sharding::ResidualLayout::whole,
+                   takes_hidden ? sharding::ResidualLayout::hidden
+                                : sharding::ResidualLayout::whole}[random() % 3];
+    auto plain = in;
+    plain.run.folder += "-alone";
+    plain.sharding.strategy = Strategy::full_shard;
+    const int together = in.mesh.tensor * in.mesh.context;
+    const auto expected =
+        run_for_bits(world().split(world().rank() / together, world().rank() % together), plain);
+    draw_launch(in, ranks, random);
+    SCOPED_TRACE(describe_launch(recipe, in));
+    expect_equal(expected, run_for_bits(world(), in));
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include "comm/mpi/session.hpp"
 #include "runs/small_run.hpp"
+#include "train/setup/fewer_stages.hpp"
 
 namespace llamesh::train {
 namespace {
@@ -97,6 +98,29 @@ TEST_F(SetupTest, GathersAndReducesOnceAStepWithStages) {
             "time of its passes; raise train.global_batch");
 }
 
+TEST_F(SetupTest, FindsStagesForTheRanksThatAreLeft) {
+  inputs_.model.num_hidden_layers = 4;
+  inputs_.model.num_key_value_heads = 2;
+  inputs_.train.global_batch = 24;
+  const auto stages_on = [&](int ranks, const comm::MeshOptions& mesh) {
+    auto in = inputs_;
+    in.mesh = mesh;
+    if (!has_too_many_stages(in, ranks)) return 0;
+    return with_fewer_stages(in, comm::planned_topology(ranks, ranks, 0)).mesh.pipeline;
+  };
+  EXPECT_EQ(stages_on(4, {.pipeline = 4}), 0);
+  EXPECT_EQ(stages_on(6, {.pipeline = 4}), 0);  // may do with fewer replicas
+  EXPECT_EQ(stages_on(3, {.pipeline = 4}), 3);
+  EXPECT_EQ(stages_on(6, {.pipeline = 4, .tensor = 2}), 3);
+  EXPECT_EQ(stages_on(1, {.pipeline = 4}), 1);
+  inputs_.pipeline.chunks = 2;
+  EXPECT_EQ(stages_on(3, {.pipeline = 4}), 1);  // 2 leave a rank over, 3 have too few layers
+  EXPECT_EQ(stages_on(2, {.pipeline = 4}), 2);
+  inputs_.sharding.strategy = sharding::Strategy::hybrid_shard;
+  EXPECT_EQ(stages_on(4, {.shard = 2, .pipeline = 4}), 2);
+  EXPECT_EQ(stages_on(3, {.shard = 2, .pipeline = 4}), 4);  // then refused as it is
+}
+
 TEST_F(SetupTest, RefusesWhatStagesCannotDo) {
   const auto refusal = [&](const auto& change) {
     auto in = inputs_;
@@ -140,9 +164,25 @@ TEST_F(SetupTest, RefusesWhatHasNoOrderOnEveryMesh) {
       "train.reproducible is mesh, which adds up powers of two, but mesh.axes.shard is 3; use "
       "2 or 4, or train.reproducible=launch");
   EXPECT_EQ(
-      refusal(2, [](Inputs& in) { in.mesh.tensor = 2; }),
-      "train.reproducible is mesh, which knows no mesh.axes.tensor yet, and that is 2; set it "
-      "to 1, or use train.reproducible=launch");
+      refusal(6, [](Inputs& in) { in.mesh.tensor = 3; }),
+      "train.reproducible is mesh, which adds up powers of two, but mesh.axes.tensor is 3; use "
+      "2 or 4, or train.reproducible=launch");
+  const auto with_context = [&](const auto& change) {
+    return refusal(4, [&](Inputs& in) {
+      in.mesh = {.shard = 2, .context = 2};
+      in.sharding.strategy = sharding::Strategy::full_shard;
+      change(in);
+    });
+  };
+  EXPECT_EQ(with_context([](Inputs& in) { in.sharding.reduce = sharding::Reduce::last; }),
+            "train.reproducible is mesh, which adds up the parts of each sequence first, but "
+            "sharding.reduce is last; use each, or mesh.axes.context=1");
+  EXPECT_EQ(with_context([](Inputs& in) {
+              in.mesh.shard = 0;
+              in.sharding.strategy = sharding::Strategy::no_shard;
+            }),
+            "train.reproducible is mesh, which adds up the parts of each sequence first, but "
+            "weights are not sharded along context; use full_shard or hybrid_shard");
   EXPECT_EQ(refusal(2, [](Inputs& in) { in.precision.reduce = DType::bf16; }),
             "train.reproducible is mesh, which adds up in fp32, but precision.reduce is bf16; use "
             "fp32");

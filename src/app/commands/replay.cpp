@@ -30,8 +30,23 @@ struct ReplayArguments {
   std::string device = "auto";
 };
 
+/// Refuses to override mesh options on which the run's bits depend.
+void check_overrides(const config::Inputs& of_run, const config::Inputs& asked) {
+  if (of_run.train.reproducible != train::Reproducible::mesh) return;
+  const auto check = [](const char* key, const auto& was, const auto& is) {
+    validate(is == was,
+             "{} was {}, on which the bits depend; leave it out, and start enough ranks, which may "
+             "share processors",
+             key, was);
+  };
+  check("mesh.axes.tensor", of_run.mesh.tensor, asked.mesh.tensor);
+  check("mesh.axes.context", of_run.mesh.context, asked.mesh.context);
+  check("tensor.residual", name_in_inputs(of_run.tensor.residual),
+        name_in_inputs(asked.tensor.residual));
+}
+
 /// Returns the run's inputs without what a replay leaves out: it saves, evaluates and reports
-/// nothing. The mesh is left to the strategy if the bits do not depend on it.
+/// nothing. Mesh options on which the bits do not depend are left to the strategy.
 config::Inputs inputs_of(const std::string& text, const ReplayArguments& asked) {
   auto in = config::parse_inputs(text, "the run's inputs");
   if (in.train.reproducible == train::Reproducible::mesh) {
@@ -42,7 +57,9 @@ config::Inputs inputs_of(const std::string& text, const ReplayArguments& asked) 
     in.sharding.strategy = sharding::Strategy::full_shard;
     in.sharding.reshard_after_forward = sharding::ReshardAfterForward::by_strategy;
   }
+  const auto of_run = in;
   in = config::parse_inputs(config::to_yaml(in), "the run's inputs", asked.overrides);
+  check_overrides(of_run, in);
   if (asked.ranks_per_node > 0) in.mesh.ranks_per_node = asked.ranks_per_node;
   in.run.folder = asked.run;
   in.checkpoint.every_steps = 0;

@@ -108,7 +108,7 @@ ReplayEnd replay(const comm::Communicator& world, const Setup& setup, const fs::
   const auto saved = checkpoint::read_state(
       checkpoint, state, world, checkpoint::OtherGroups::refuse,
       [&](const checkpoint::TrainState& found) { require_data(found, data); });
-  if (world.rank() == 0) warn_of_other_arithmetic(saved);
+  if (world.rank() == 0) warn_of_other_arithmetic(saved, setup.inputs);
   if (saved.base) load_base(world, setup, state, *saved.base);
   trainer.resume_from(saved.step, saved.tokens);
   trainer.keep_bf16_products(saved.bf16_products);

@@ -8,7 +8,7 @@
 #include "core/text.hpp"
 #include "data/fingerprint.hpp"
 #include "model/description/config_json.hpp"
-#include "ops/arithmetic.hpp"
+#include "train/setup/mesh_reproducible.hpp"
 
 namespace llamesh::train {
 
@@ -97,8 +97,8 @@ void check_model(const checkpoint::TrainState& saved, const model::ModelConfig& 
       change);
 }
 
-void warn_of_other_arithmetic(const checkpoint::TrainState& saved) {
-  const auto here = ops::arithmetic();
+void warn_of_other_arithmetic(const checkpoint::TrainState& saved, const Inputs& in) {
+  const auto here = arithmetic_of(in);
   if (!saved.arithmetic.empty() && saved.arithmetic != here)
     spdlog::warn(
         "the checkpoint's steps were computed by {}, this launch computes by {}: its bits may "

@@ -8,6 +8,7 @@
 #include "checkpoint/format/manifest.hpp"
 #include "comm/mpi/communicator.hpp"
 #include "model/description/model_config.hpp"
+#include "train/setup/run_inputs.hpp"
 
 namespace llamesh::train {
 
@@ -36,9 +37,10 @@ struct OwnRun {
 void check_model(const checkpoint::TrainState& saved, const model::ModelConfig& now,
                  const std::optional<OwnRun>& own);
 
-/// Warns if the checkpoint's steps were computed by another build or on another kind of CPU:
-/// later steps then differ in their last bits from those that would have followed there.
-void warn_of_other_arithmetic(const checkpoint::TrainState& saved);
+/// Warns if the checkpoint's steps were computed by another build, on another kind of CPU or by
+/// other tensor or context ranks (arithmetic_of): later steps then differ in their last bits from
+/// those that would have followed there.
+void warn_of_other_arithmetic(const checkpoint::TrainState& saved, const Inputs& in);
 
 /// Throws a user error if the training data are not those of the checkpoint's run. Skips anything
 /// that the checkpoint does not record.

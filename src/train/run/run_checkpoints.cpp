@@ -19,7 +19,6 @@
 #include "core/process.hpp"
 #include "data/fingerprint.hpp"
 #include "model/description/config_json.hpp"
-#include "ops/arithmetic.hpp"
 #include "ops/ops.hpp"
 #include "train/job/watch.hpp"
 #include "train/run/reference_files.hpp"
@@ -115,7 +114,8 @@ StartEvent RunCheckpoints::resume(const ConfigChanges& changes) {
   trainer_.keep_bf16_products(found->bf16_products);
   saved_attention_ = found->attention;
   if (setup_.inputs.data.pairs) restore_references(*found);
-  if (setup_.is_mesh_reproducible() && world_.rank() == 0) warn_of_other_arithmetic(*found);
+  if (setup_.is_mesh_reproducible() && world_.rank() == 0)
+    warn_of_other_arithmetic(*found, setup_.inputs);
   if (mode == "auto") {
     saved_step_ = from_memory ? disk_step_ : found->step;
     memory_step_ = from_memory ? found->step : -1;
@@ -354,7 +354,7 @@ checkpoint::TrainState RunCheckpoints::progress_now() const {
           .data = data_.fingerprint,
           .bf16_products = trainer_.bf16_products(),
           .attention = ops::used_attention(),
-          .arithmetic = ops::arithmetic(),
+          .arithmetic = arithmetic_of(setup_.inputs),
           .base = base_,
           .validation = validation_.to_text(),
           .exchanges = trainer_.exchanges(),

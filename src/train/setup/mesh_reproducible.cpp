@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "core/error.hpp"
+#include "ops/arithmetic.hpp"
 
 namespace llamesh::train {
 namespace {
@@ -24,15 +25,13 @@ void check_power_of_two(std::string_view name, std::int64_t value) {
 }  // namespace
 
 void check_mesh_reproducible(const Inputs& in, const comm::ParallelDims& mesh) {
-  for (const auto* name : {"tensor", "context", "expert"}) {
-    const int size = mesh.group_size(mesh.named({name}));
-    validate(size == 1,
-             "{}, which knows no mesh.axes.{} yet, and that is {}; set it to 1, or use "
-             "train.reproducible=launch",
-             key, name, size);
-  }
-  check_power_of_two("mesh.axes.replicate", mesh.group_size(mesh.named({"replicate"})));
-  check_power_of_two("mesh.axes.shard", mesh.group_size(mesh.named({"shard"})));
+  const auto size = [&](const char* axis) { return mesh.group_size(mesh.named({axis})); };
+  validate(size("expert") == 1,
+           "{}, which knows no mesh.axes.expert, and that is {}; set it to 1, or use "
+           "train.reproducible=launch",
+           key, size("expert"));
+  for (const auto* axis : {"replicate", "shard", "context", "tensor"})
+    check_power_of_two(fmt::format("mesh.axes.{}", axis), size(axis));
   check_power_of_two("train.global_batch", in.train.global_batch);
   validate(in.precision.reduce == DType::f32,
            "{}, which adds up in fp32, but precision.reduce is bf16; use fp32", key);
@@ -64,12 +63,31 @@ void check_order_of_sums(const Inputs& in, device::Kind kind) {
            "train.reproducible is mesh, which GPUs do not know yet; use launch");
 }
 
+std::string arithmetic_of(const Inputs& in) {
+  auto text = ops::arithmetic();
+  if (in.train.reproducible != Reproducible::mesh) return text;
+  if (in.mesh.tensor > 1)
+    text += fmt::format(", {} tensor ranks with residual {}", in.mesh.tensor,
+                        name_in_inputs(in.tensor.residual));
+  if (in.mesh.context > 1) text += fmt::format(", {} context ranks", in.mesh.context);
+  return text;
+}
+
 int ranks_that_reduce_first(const Inputs& in, const sharding::ShardLayout& layout) {
   const auto& mesh = layout.dims();
-  if (in.sharding.reduce == sharding::Reduce::last) return 1;
+  const auto context = mesh.without_ones(mesh.context());
+  constexpr const char* parts_first =
+      "{}, which adds up the parts of each sequence first, but {}; use {}";
+  if (in.sharding.reduce == sharding::Reduce::last) {
+    validate(context.none(), parts_first, key, "sharding.reduce is last",
+             "each, or mesh.axes.context=1");
+    return 1;
+  }
   std::optional<comm::AxisSet> sharded;
   for (const auto& unit : layout.units()) {
     if (unit.frozen || unit.fp32) continue;  // fp32: biases of routers, without gradients
+    validate((context & ~unit.sharded).none(), parts_first, key,
+             "weights are not sharded along context", "full_shard or hybrid_shard");
     const auto axes = mesh.without_ones(unit.sharded & mesh.batch_axes());
     validate(
         !sharded || *sharded == axes,

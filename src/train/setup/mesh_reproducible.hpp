@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "comm/mesh/parallel_dims.hpp"
 #include "device/stream.hpp"
 #include "sharding/shard_layout.hpp"
@@ -16,8 +18,13 @@ void check_mesh_reproducible(const Inputs& in, const comm::ParallelDims& mesh);
 /// Throws a user error if the inputs ask for it on a device whose sums have no fixed order yet.
 void check_order_of_sums(const Inputs& in, device::Kind kind);
 
+/// Describes what a run's bits depend on beside its other inputs: ops::arithmetic(), and with
+/// `mesh` the ranks that compute each sequence together.
+std::string arithmetic_of(const Inputs& in);
+
 /// Returns how many neighboring data ranks have neighboring sequences: those that a gradient is
-/// summed over before its micro-batches are. Throws a user error if units differ in that.
+/// summed over before its micro-batches are. Before these come the parts of each sequence, if
+/// context ranks divide it. Throws a user error if units differ in that.
 int ranks_that_reduce_first(const Inputs& in, const sharding::ShardLayout& layout);
 
 }  // namespace llamesh::train

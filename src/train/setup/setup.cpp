@@ -12,6 +12,7 @@
 #include <limits>
 #include <utility>
 
+#include "checkpoint/format/format.hpp"
 #include "checkpoint/models/hf_model.hpp"
 #include "checkpoint/models/peft_folder.hpp"
 #include "checkpoint/store/location.hpp"
@@ -28,6 +29,7 @@
 #include "optim/outer_optimizer.hpp"
 #include "sharding/compile_spec.hpp"
 #include "sharding/tensor_placements.hpp"
+#include "train/setup/fewer_stages.hpp"
 #include "train/setup/mesh_reproducible.hpp"
 #include "train/setup/profiled_steps.hpp"
 #include "train/setup/quantized_exchanges.hpp"
@@ -152,12 +154,37 @@ bool has_own_checkpoints(const Inputs& in) {
   return !checkpoint::committed_checkpoints(folder_of(in) + "/checkpoints").empty();
 }
 
-/// Returns true if the run has checkpoints of its own. Collective.
+/// Returns true if the run has checkpoints of its own, or may have some in memory. Collective.
 bool goes_on(const comm::Communicator& world, const Inputs& in) {
   return comm::on_rank_0(world, [&] {
-           check_run_folder(folder_of(in));
-           return has_own_checkpoints(in) ? "yes" : "";
+           const auto folder = folder_of(in);
+           check_run_folder(folder);
+           std::error_code ignored;
+           const bool may_be_in_memory = fs::exists(
+               fs::path(folder) / "checkpoints" / checkpoint::run_identity_name, ignored);
+           return has_own_checkpoints(in) || may_be_in_memory ? "yes" : "";
          }) == "yes";
+}
+
+/// Returns the inputs for the ranks that are left to a run that goes on: some of what they ask for
+/// would be refused in a new run. Collective.
+Inputs inputs_for_what_is_left(const comm::Communicator& world, const Inputs& inputs,
+                               const comm::Topology& topology) {
+  auto in = inputs;
+  if (topology.nodes == 1 && quantizes_between_nodes(in) && goes_on(world, in)) {
+    in = unquantized(std::move(in));
+    if (world.rank() == 0)
+      spdlog::warn(
+          "all ranks are on one node now, so nothing is sent to other nodes: sharding.gather and "
+          "reduce_dtype count as auto");
+  }
+  if (has_too_many_stages(in, world.size()) && goes_on(world, in)) {
+    in = with_fewer_stages(in, topology);
+    if (world.rank() == 0 && in.mesh.pipeline < inputs.mesh.pipeline)
+      spdlog::warn("{} ranks are left, too few for mesh.axes.pipeline {}: the run goes on with {}",
+                   world.size(), inputs.mesh.pipeline, in.mesh.pipeline);
+  }
+  return in;
 }
 
 /// Checks that the reference model has the shape of the trained one.
@@ -213,14 +240,16 @@ void check_pieces(std::int64_t sequence, int ranks) {
 }
 
 /// Fills in what the inputs leave open of gathers and reductions: with pipeline stages, once a step
-/// each, since every micro-batch passes a stage by itself.
+/// each, since every micro-batch passes a stage by itself; but see ranks_that_reduce_first().
 void resolve_sharding(Inputs& in) {
   using sharding::Reduce;
   using sharding::ReshardAfterForward;
   auto& reduce = in.sharding.reduce;
   auto& reshard = in.sharding.reshard_after_forward;
   const bool has_stages = in.mesh.pipeline > 1;
-  if (reduce == Reduce::automatic) reduce = has_stages ? Reduce::last : Reduce::each;
+  const bool parts_first = in.train.reproducible == Reproducible::mesh && in.mesh.context > 1;
+  if (reduce == Reduce::automatic)
+    reduce = has_stages && !parts_first ? Reduce::last : Reduce::each;
   if (has_stages && reshard == ReshardAfterForward::by_strategy &&
       in.sharding.strategy != sharding::Strategy::no_shard)
     reshard = ReshardAfterForward::no;
@@ -411,15 +440,9 @@ Setup make_setup(const comm::Communicator& world, const Inputs& inputs) {
   comm::agree(world, [&] {  // every rank finds the same error, one reports it
     setup.topology = comm::discover_topology(world, inputs.mesh.ranks_per_node);
   });
-  const bool drops_quantization =
-      setup.topology.nodes == 1 && quantizes_between_nodes(inputs) && goes_on(world, inputs);
-  if (drops_quantization && world.rank() == 0)
-    spdlog::warn(
-        "all ranks are on one node now, so nothing is sent to other nodes: sharding.gather and "
-        "reduce_dtype count as auto");
+  const auto fitting = inputs_for_what_is_left(world, inputs, setup.topology);
   comm::agree(world, [&] {
-    setup =
-        plan_setup(drops_quantization ? unquantized(inputs) : inputs, std::move(setup.topology));
+    setup = plan_setup(fitting, std::move(setup.topology));
     auto& in = setup.inputs;
     check_order_of_sums(in, device::kind());
     if (in.sharding.spec) sharding::check_implemented(*setup.layout, in.tensor.residual);
