@@ -42,6 +42,31 @@ TEST_F(NumaTest, NodeOfADevice) {
   EXPECT_EQ(numa_node_of("0000:1C:00.0", folder()), -1);
 }
 
+TEST_F(NumaTest, NodeOfProcessors) {
+  EXPECT_EQ(node_of_processors({0}, folder() + "/absent"), -1);
+  for (const auto& [node, list] : {std::pair("node0", "0-3,8-11\n"), {"node1", "4-7,12\n"}}) {
+    fs::create_directories(fs::path(folder()) / node);
+    std::ofstream(fs::path(folder()) / node / "cpulist") << list;
+  }
+  EXPECT_EQ(node_of_processors({0, 9, 11}, folder()), 0);
+  EXPECT_EQ(node_of_processors({12}, folder()), 1);
+  EXPECT_EQ(node_of_processors({3, 4}, folder()), -1);
+  EXPECT_EQ(node_of_processors({12, 13}, folder()), -1);
+  EXPECT_EQ(node_of_processors({40}, folder()), -1);
+  EXPECT_FALSE(own_processors().empty());
+}
+
+TEST(GpusOfRanks, AreOnTheSocketOfTheirProcessors) {
+  using Gpus = std::vector<int>;
+  EXPECT_EQ(gpus_of_ranks({0, 0, 1, 1}, {0, 0, 1, 1}), (Gpus{0, 1, 2, 3}));
+  EXPECT_EQ(gpus_of_ranks({0, 1, 0, 1}, {0, 0, 1, 1}), (Gpus{0, 2, 1, 3}));  // block:cyclic
+  EXPECT_EQ(gpus_of_ranks({1, 0}, {0, 0, 1, 1}), (Gpus{2, 0}));
+  EXPECT_EQ(gpus_of_ranks({1, 1, 1}, {0, 0, 1, 1}), (Gpus{2, 3, 0}));
+  EXPECT_EQ(gpus_of_ranks({-1, 1, -1}, {0, 1, -1}), (Gpus{0, 1, 2}));
+  EXPECT_EQ(gpus_of_ranks({-1, -1}, {-1, -1}), (Gpus{0, 1}));
+  EXPECT_EQ(gpus_of_ranks({1, 0, 0}, {0, 1}), (Gpus{0, 1, 0}));  // sharing, in turn
+}
+
 TEST_F(NumaTest, PolicyWithinTheScope) {
   if (policy() != MPOL_DEFAULT)
     GTEST_SKIP() << "this thread has a memory policy, or none can be read";

@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <sstream>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/process.hpp"
 #include "device/device.hpp"
+#include "device/host_memory.hpp"
 
 namespace llamesh::comm {
 namespace {
@@ -55,11 +58,27 @@ bool all_see_a_gpu(const Communicator& world, bool required) {
   return false;
 }
 
-/// Returns this rank's index among the ranks on its machine that see the same GPUs.
-int place_on(const Communicator& machine, const std::string& seen) {
-  const auto all = machine.all_gather(seen);
-  const auto mine = all.begin() + machine.rank();
-  return static_cast<int>(std::count(all.begin(), mine, *mine));
+/// Returns each GPU's NUMA node. `gpus` has their identities, with a space after each.
+std::vector<int> nodes_of(const std::string& gpus) {
+  std::vector<int> nodes;
+  std::istringstream words(gpus);
+  for (std::string gpu; words >> gpu;) nodes.push_back(device::numa_node_of(gpu));
+  return nodes;
+}
+
+/// Returns this rank's GPU among those that it sees, as do others on its machine.
+int gpu_on(const Communicator& machine, const std::string& seen) {
+  const auto seen_by_all = machine.all_gather(seen);
+  const auto nodes =
+      machine.all_gather(std::int64_t{device::node_of_processors(device::own_processors())});
+  std::vector<int> nodes_of_ranks;  // those that see the same
+  std::size_t place = 0;
+  for (std::size_t rank = 0; rank < nodes.size(); ++rank) {
+    if (seen_by_all[rank] != seen) continue;
+    if (static_cast<int>(rank) == machine.rank()) place = nodes_of_ranks.size();
+    nodes_of_ranks.push_back(static_cast<int>(nodes[rank]));
+  }
+  return device::gpus_of_ranks(nodes_of_ranks, nodes_of(seen)).at(place);
 }
 
 void refuse_sharing(const Communicator& world, const Communicator& machine) {
@@ -89,8 +108,8 @@ void choose_device(const Communicator& world, DeviceChoice choice) {
   const auto machine = world.split_shared_memory();
   std::string seen;
   agree(world, [&] { seen = device::visible_identities(); });
-  const int place = place_on(machine, seen);
-  agree(world, [&] { device::use_cuda(place % device::cuda_devices()); });
+  const int gpu = gpu_on(machine, seen);
+  agree(world, [&] { device::use_cuda(gpu); });
   refuse_sharing(world, machine);
 }
 
