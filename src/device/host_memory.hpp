@@ -29,8 +29,8 @@ int node_of_processors(const std::vector<int>& processors,
                        const std::filesystem::path& nodes = "/sys/devices/system/node");
 
 /// Returns each rank's GPU if all see the same ones: the first free one on the rank's NUMA node, or
-/// else the first free one. More ranks than GPUs share
-/// them in turn. Nodes are as returned above. Pure.
+/// else the first free one. More ranks than GPUs share them in turn. Nodes are as returned above.
+/// Pure.
 std::vector<int> gpus_of_ranks(const std::vector<int>& nodes_of_ranks,
                                const std::vector<int>& nodes_of_gpus);
 

@@ -2,11 +2,13 @@
 
 #include "core/error.hpp"
 #include "core/trace.hpp"
+#include "ops/arithmetic.hpp"
 #include "ops/cpu/kernels.hpp"
 #include "ops/ops.hpp"
 #include "ops/simulated/kernels.hpp"
 #ifdef LLAMESH_HAS_CUDA
 #include "ops/cuda/attention/attention_choice.hpp"
+#include "ops/cuda/gemm/gemm.hpp"
 #include "ops/cuda/kernels.hpp"
 #endif
 
@@ -54,6 +56,14 @@ struct Named<Result(Stream&, Arguments...)> {
 #undef LLAMESH_KERNEL
 #undef LLAMESH_TRACED
 #undef LLAMESH_SIMULATED
+
+std::string gpu_arithmetic() {
+#ifdef LLAMESH_HAS_CUDA
+  return cuda::arithmetic();
+#else
+  return "";
+#endif
+}
 
 std::string gpu_attention() {
 #ifdef LLAMESH_HAS_CUDA

@@ -235,7 +235,7 @@ StepPlan simulate(device::Simulation& simulation, const train::Setup& setup, int
   const ThreadsOfRank threads(simulation.hardware());
   simulation.use_rates_of(setup.inputs.precision.parameters);
   multiply_as_measured(setup.inputs.precision.parameters);
-  comm::DeviceMesh mesh(setup.topology, setup.mesh, rank, &log, time);
+  comm::DeviceMesh mesh(setup.topology, setup.mesh, rank, &log, time, setup.order_of_sums());
   SimulatedRank simulated(setup, mesh, micro_batches);
   const double exchange = exchange_seconds(simulation.hardware(), setup.topology);
   const auto meet_others = [&] {

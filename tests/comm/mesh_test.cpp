@@ -87,6 +87,17 @@ TEST(Mesh, TheShareBetweenNodesIsThatOfTheSendsThatCross) {
   EXPECT_EQ(share(hybrid, 1, nodes_of({0, 0, 0, 0, 1, 1, 2, 2})), Shares(8.0 / 24, 2.0 / 8));
 }
 
+// 7 parts go to partners: 4 and 2 within a node, 1 to the other node.
+TEST(Mesh, ATreeSendsLeastToTheFarthestRanks) {
+  const auto topology =
+      make_topology({0, 0, 0, 0, 1, 1, 1, 1}, std::vector<std::string>(8, "a"), 0);
+  const ParallelDims full({{"shard", 8}});
+  EXPECT_EQ(share_between_nodes(full, full.all(), topology, Route::tree), 1.0 / 7);
+  const ParallelDims hybrid({{"replicate", 2}, {"shard", 4}});
+  EXPECT_EQ(share_between_nodes(hybrid, hybrid.named({"shard"}), topology, Route::tree), 0);
+  EXPECT_EQ(share_between_nodes(hybrid, hybrid.named({"replicate"}), topology, Route::tree), 1);
+}
+
 TEST(Mesh, ReducesAlongEachAxisAlone) {
   const int size = world().size();
   const int inner = size % 2 == 0 ? 2 : 1;

@@ -117,6 +117,23 @@ for case in full_shard/2/optimizer hybrid_shard/4/all no_shard/2/all; do
   close "$strategy, $ranks ranks, sharding.offload=$offload" 4 "offload-$offload-$ranks" cpu 1e-5
 done
 
+# numbers RUN: prints its losses and norms, all digits
+numbers() { sed -n 's/.*\("loss":[^,}]*,"grad_norm":[^,}]*\).*/\1/p' "$work/$1/metrics.jsonl"; }
+
+# The same bits on every mesh, which the order of NCCL's sums does not give.
+keys=(train.reproducible=mesh evaluate.every_steps=2 'data.validation=[inputs/text/tiny.txt]' evaluate.sequences=8)
+ran same-bits 1 --device cuda "${keys[@]}"
+for case in full_shard/2/1 full_shard/4/1 hybrid_shard/4/1 no_shard/4/1 full_shard/4/2; do
+  IFS=/ read -r strategy ranks stages <<<"$case"
+  run=same-bits-${case//\//-}
+  ran "$run" "$ranks" --device cuda "sharding.strategy=$strategy" "mesh.axes.pipeline=$stages" "${keys[@]}"
+  if [[ $? == 0 && $(numbers "$run" | wc -l) == 4 && $(numbers "$run") == "$(numbers same-bits)" ]]; then
+    report "the same bits, $strategy, $ranks ranks, $stages stages" ok
+  else
+    report "the same bits, $strategy, $ranks ranks, $stages stages: $(numbers "$run")" FAILED "$run"
+  fi
+done
+
 ran deep 1 --device cpu model.num_hidden_layers=7
 ran activations 2 --device cuda model.num_hidden_layers=7 memory.activation_offload=true
 close "memory.activation_offload, 2 ranks" 4 activations deep 1e-5
@@ -223,7 +240,6 @@ else
 fi
 
 # The fake cuBLASLt's second algorithm sums in another order, so losses and norms show which one a product used.
-numbers() { sed -n 's/.*\("loss":[^,}]*,"grad_norm":[^,}]*\).*/\1/p' "$work/$1/metrics.jsonl"; }
 tuning=$(FAKE_GEMM_SLOW_FIRST=1 limited tests/mpirun.sh 2 "$program" bench step inputs/tiny.yaml \
   train.steps=2 data.sequence_length=16 --device cuda --tune-gemms "$work/gemms.json" 2>"$work/tuning.log")
 if [[ $tuning =~ ([0-9]+)\ products\ timed,\ ([0-9]+)\ of\ them\ faster && ${BASH_REMATCH[1]} -gt 10 &&

@@ -104,7 +104,7 @@ int bench_step(const std::vector<std::string>& arguments, const std::string& dev
   });
   const train::Setup setup = plan::make_planned_setup(world, inputs);
   run_or_abort([&] {
-    comm::DeviceMesh mesh(world, setup.topology, setup.mesh);
+    comm::DeviceMesh mesh(world, setup.topology, setup.mesh, setup.order_of_sums());
     train::Trainer trainer(world, setup, mesh);
     trainer.start();
     trainer.measure_gemm_peak();

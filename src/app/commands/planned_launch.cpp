@@ -9,7 +9,6 @@
 #include "core/text.hpp"
 #include "plan/step_plan.hpp"
 #include "sharding/compile_spec.hpp"
-#include "train/setup/mesh_reproducible.hpp"
 
 namespace llamesh::app {
 
@@ -69,7 +68,6 @@ train::Setup LaunchPlanner::setup(const train::Inputs& inputs) const {
   validate(!hardware_.is_measured() || threads == 0 || threads == hardware_.threads,
            "{} was measured with {} per rank, but train.threads is {}; measure with that many",
            asked_.hardware, counted(hardware_.threads, "thread"), threads);
-  train::check_order_of_sums(inputs, hardware_.kind);
   auto setup = train::plan_setup(
       inputs, comm::planned_topology(asked_.ranks, per_machine, inputs.mesh.ranks_per_node));
   validate(setup.inputs.precision.linear != model::LinearPrecision::fp8 ||

@@ -33,24 +33,44 @@ std::map<int, std::int64_t> by_node(const std::vector<int>& group, const Topolog
   return ranks;
 }
 
+/// Counts the ranks of a group whose partner, `step` away, is on another node.
+std::ptrdiff_t crossing_of_step(const std::vector<int>& group, std::ptrdiff_t step,
+                                const Topology& topology) {
+  const auto node = [&](std::ptrdiff_t place) {
+    return topology.node_of[static_cast<std::size_t>(group[static_cast<std::size_t>(place)])];
+  };
+  std::ptrdiff_t crossing = 0;
+  for (std::ptrdiff_t place = 0; place < std::ssize(group); ++place)
+    crossing += node(place) != node(place ^ step) ? 1 : 0;
+  return crossing;
+}
+
 }  // namespace
 
 double share_between_nodes(const ParallelDims& dims, const RankGroups& groups,
                            const Topology& topology, Route route) {
-  std::int64_t crossing = 0;  // sends between nodes, in one collective over all ranks
-  std::int64_t sends = 0;
+  double crossing = 0;  // sends between nodes, in one collective over all ranks
+  double sends = 0;
   for (const auto& group : list_of(dims, groups)) {
     const auto size = std::ssize(group);
     const auto nodes = by_node(group, topology);
+    const auto count = static_cast<double>(size);
     if (route == Route::pairs) {
-      sends += size * (size - 1);
-      for (const auto& [node, ranks] : nodes) crossing += ranks * (size - ranks);
+      sends += count * (count - 1);
+      for (const auto& [node, ranks] : nodes)
+        crossing += static_cast<double>(ranks * (size - ranks));
+    } else if (route == Route::ring) {
+      sends += count;
+      if (nodes.size() > 1) crossing += static_cast<double>(nodes.size());
     } else {
-      sends += size;
-      if (nodes.size() > 1) crossing += std::ssize(nodes);
+      for (std::ptrdiff_t step = 1; step < size; step *= 2) {
+        sends += count / static_cast<double>(step);
+        crossing += static_cast<double>(crossing_of_step(group, step, topology)) /
+                    static_cast<double>(step);
+      }
     }
   }
-  return sends == 0 ? 0 : static_cast<double>(crossing) / static_cast<double>(sends);
+  return sends == 0 ? 0 : crossing / sends;
 }
 
 bool within_node(const ParallelDims& dims, const RankGroups& groups, const Topology& topology) {
@@ -59,23 +79,29 @@ bool within_node(const ParallelDims& dims, const RankGroups& groups, const Topol
   });
 }
 
-DeviceMesh::DeviceMesh(const Communicator& world, const Topology& topology, ParallelDims dims)
-    : world_(&world), rank_(world.rank()), topology_(topology), dims_(std::move(dims)) {
+DeviceMesh::DeviceMesh(const Communicator& world, const Topology& topology, ParallelDims dims,
+                       SumOrder order)
+    : world_(&world),
+      order_(order),
+      rank_(world.rank()),
+      topology_(topology),
+      dims_(std::move(dims)) {
   validate(dims_.ranks() == world.size(),
            "the mesh {} needs {} ranks but {} were started; change the sizes of the mesh or the "
            "number of ranks",
            to_string(dims_), dims_.ranks(), world.size());
   expects(topology.node_of.size() == static_cast<std::size_t>(world.size()),
           "a topology of {} ranks for a world of {}", topology.node_of.size(), world.size());
-  if (device::kind() == device::Kind::cuda) nccl_.emplace(world);
+  if (device::kind() == device::Kind::cuda) nccl_.emplace(world, order_);
   make_axes();
 }
 
 DeviceMesh::DeviceMesh(const Topology& topology, ParallelDims dims, int rank, CollectiveLog* log,
-                       SharedTime* time)
+                       SharedTime* time, SumOrder order)
     : world_(nullptr),
       log_(log),
       time_(time),
+      order_(order),
       rank_(rank),
       topology_(topology),
       dims_(std::move(dims)) {
@@ -122,8 +148,9 @@ std::unique_ptr<Collectives> DeviceMesh::make_collectives(const Axis& axis,
         all->add(group, call);
       };
     }
-    return std::make_unique<SimulatedCollectives>(
-        axis.rank, axis.size, nodes_of(members, topology_), axis.within_node, std::move(log));
+    return std::make_unique<SimulatedCollectives>(axis.rank, axis.size,
+                                                  nodes_of(members, topology_), axis.within_node,
+                                                  std::move(log), order_);
   }
   if (nccl_) return nccl_->axis(axis.name, *axis.group, members.front());
   if (axis.within_node) return std::make_unique<NodeCollectives>(*axis.group);
@@ -154,6 +181,8 @@ DeviceMesh::Axis& DeviceMesh::reductions_along(AxisSet axes) {
   const auto found = reductions_.find(axes.to_ulong());
   if (found != reductions_.end()) return found->second;
   auto& made = reductions_.emplace(axes.to_ulong(), make_axis(whole.name, axes)).first->second;
+  if (order_ == SumOrder::tree)
+    made.share_between_nodes = share_between_nodes(dims_, axes, topology_, Route::tree);
   if (auto* simulated = dynamic_cast<SimulatedCollectives*>(made.collectives.get()))
     simulated->share_links_of(dynamic_cast<const SimulatedCollectives&>(*whole.collectives));
   return made;

@@ -34,13 +34,14 @@ class DeviceMesh {
   };
 
   /// Collective. The axis sizes must multiply to the size of the world, which is borrowed.
-  DeviceMesh(const Communicator& world, const Topology& topology, ParallelDims dims);
+  DeviceMesh(const Communicator& world, const Topology& topology, ParallelDims dims,
+             SumOrder order = SumOrder::fastest);
   /// Creates the mesh as seen by `rank` in a hypothetical launch, within a device::Simulation: its
   /// collectives are simulated, and it has no communicators. `log`, if any, receives their calls.
   /// With `time`, pairs of ranks wait for one another, which are simulated side by side. Both
   /// outlive the mesh. Not collective.
   DeviceMesh(const Topology& topology, ParallelDims dims, int rank, CollectiveLog* log = nullptr,
-             SharedTime* time = nullptr);
+             SharedTime* time = nullptr, SumOrder order = SumOrder::fastest);
 
   const ParallelDims& dims() const { return dims_; }
   int rank() const { return rank_; }  ///< world rank
@@ -86,6 +87,7 @@ class DeviceMesh {
   const Communicator* world_;     ///< null: simulated
   CollectiveLog* log_ = nullptr;  ///< for a simulated mesh, or null
   SharedTime* time_ = nullptr;    ///< the same
+  SumOrder order_;
   int rank_;
   Topology topology_;
   ParallelDims dims_;
@@ -108,6 +110,7 @@ bool within_node(const ParallelDims& dims, const RankGroups& groups, const Topol
 enum class Route : std::uint8_t {
   pairs,  ///< each rank sends equally to every other one: PairwiseExchange
   ring,   ///< each rank sends only to the next one, node by node: NCCL
+  tree,   ///< each rank halves its data with ever more distant ones: SumOrder::tree
 };
 
 /// Returns the fraction of bytes, over all of these groups, that goes from one node to another: 0

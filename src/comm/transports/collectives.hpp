@@ -18,6 +18,12 @@ namespace llamesh::comm {
 /// separate from those that a rank calls on its communicator.
 std::shared_ptr<const Members> data_plane(const Members& group);
 
+/// Order in which GPUs add up.
+enum class SumOrder : std::uint8_t {
+  fastest,  ///< as NCCL's algorithm
+  tree,     ///< by the balanced binary tree over the ranks, a power of two, as CPUs always do
+};
+
 /// Data plane for one mesh axis: collectives over the ranks that differ only in that axis.
 ///
 /// Each object has its own stream, so its collectives run in call order; every rank makes the same

@@ -16,7 +16,7 @@ class Nccl {
   /// Collective. Some ranks create an ncclUniqueId, MPI shares them. Throws if NCCL has not
   /// connected all ranks within two minutes, and half a minute for each thousand ranks. The process
   /// must have chosen its GPU.
-  explicit Nccl(const Communicator& world);
+  Nccl(const Communicator& world, SumOrder order);
   ~Nccl();
   Nccl(Nccl&&) noexcept;
   Nccl& operator=(Nccl&&) noexcept;
@@ -32,6 +32,7 @@ class Nccl {
  private:
   std::unique_ptr<Connection> world_;
   int world_ranks_ = 1, world_rank_ = 0;
+  SumOrder order_;
 };
 
 /// Returns NCCL's version; empty in a build without it.

@@ -6,7 +6,7 @@ namespace llamesh::comm {
 
 struct Nccl::Connection {};
 
-Nccl::Nccl(const Communicator& /*world*/) {
+Nccl::Nccl(const Communicator& /*world*/, SumOrder order) : order_(order) {
   fail(ExitCode::bad_input, "no NCCL: this program was built without CUDA (LLAMESH_CUDA=OFF)");
 }
 Nccl::~Nccl() = default;

@@ -27,9 +27,11 @@ double own_part_seconds(const Tensor& to, const Tensor& from) {
 
 }  // namespace
 
-SimulatedCollectives::SimulatedCollectives(int rank, int size, int nodes, bool within_node, Log log)
+SimulatedCollectives::SimulatedCollectives(int rank, int size, int nodes, bool within_node, Log log,
+                                           SumOrder order)
     : Collectives(rank, size),
       nodes_(nodes),
+      order_(order),
       on_cpu_(hardware().kind == device::Kind::cpu),
       shares_memory_(on_cpu_ && within_node),
       links_(std::make_shared<device::Stream>(device::Stream::communication())),
@@ -101,13 +103,34 @@ void SimulatedCollectives::take(const CollectiveCall& call, double own, const Ri
   }
 }
 
-/// Allocates scratch as CPU messages do, at the first sum whose parts have this dtype.
-void SimulatedCollectives::need_scratch(DType parts) {
-  const auto bytes = PairwiseExchange::scratch_bytes(size(), parts);
-  if (!on_cpu_ || shares_memory_ || scratch_.bytes() >= bytes) return;
+/// Allocates the scratch for a sum: CPU messages have it by the dtype, GPUs need half the parts for
+/// a tree.
+void SimulatedCollectives::need_scratch(const Tensor& parts) {
+  if (shares_memory_ || (!on_cpu_ && !sums_as_tree())) return;
+  const auto bytes =
+      on_cpu_ ? PairwiseExchange::scratch_bytes(size(), parts.dtype()) : parts.bytes() / 2;
+  if (scratch_.bytes() >= bytes) return;
   const device::ScopedMemoryTag use(device::MemoryUse::scratch);
-  scratch_ = {};  // free first, as PairwiseExchange does
+  scratch_ = {};  // free first, as the transports do
   scratch_ = device::Buffer(bytes);
+}
+
+/// Takes the time for a reduction as a tree: in each step a rank exchanges half its data and adds
+/// up what comes. To gather, the steps follow once more backwards.
+void SimulatedCollectives::reduce_as_tree(const CollectiveCall& call, const Tensor& parts,
+                                          double own, bool gathers) {
+  const int per_node = size() / nodes_;
+  Ring steps{hardware().collective_seconds, 0};
+  auto bytes = parts.bytes();
+  for (int step = 1; step < size(); step *= 2) {
+    bytes /= 2;
+    const auto& link = step < per_node ? hardware().within_node : hardware().between_nodes;
+    const int times = gathers ? 2 : 1;
+    steps.latency += times * (link.latency + hardware().collective_seconds);
+    steps.transfer += times * static_cast<double>(bytes) / link.bandwidth;
+    own += pass_seconds(3 * bytes);
+  }
+  take(call, own, steps);
 }
 
 void SimulatedCollectives::move_all_gather(const CollectiveCall& call, const Tensor& whole,
@@ -120,14 +143,17 @@ void SimulatedCollectives::move_all_gather(const CollectiveCall& call, const Ten
 
 void SimulatedCollectives::move_reduce_scatter(const CollectiveCall& call, const Tensor& mine,
                                                const Tensor& parts, Accumulate /*accumulate*/) {
-  need_scratch(parts.dtype());
+  need_scratch(parts);
   const double own = own_part_seconds(mine, parts.slice(rank() * mine.numel(), mine.numel()));
+  if (sums_as_tree()) return reduce_as_tree(call, parts, own, /*gathers=*/false);
   take(call, own, ring(bytes_of_others(parts), size() - 1));
 }
 
 void SimulatedCollectives::move_all_reduce(const CollectiveCall& call, const Tensor& sum,
                                            const Tensor& data) {
-  need_scratch(data.dtype());
+  need_scratch(data);
+  if (sums_as_tree())
+    return reduce_as_tree(call, data, own_part_seconds(sum, data), /*gathers=*/true);
   const auto sent = 2 * data.bytes() * (size() - 1) / size();
   take(call, own_part_seconds(sum, data), ring(static_cast<double>(sent), 2 * (size() - 1)));
 }

@@ -15,7 +15,8 @@ namespace llamesh::comm {
 /// nodes, else like NcclCollectives.
 ///
 /// Time follows NCCL's ring model (its src/graph/tuning.cc): latency x steps, where steps between
-/// nodes take longer, + bytes sent / bandwidth of the slowest link crossed. Collectives that share
+/// nodes take longer, + bytes sent / bandwidth of the slowest link crossed. With SumOrder::tree,
+/// sums on GPUs take their steps one after the other, each by its link. Collectives that share
 /// a link take turns on it. In all_to_all and send_recv, a rank sends to (and receives from) one
 /// peer after the other, each at the bandwidth of its link.
 ///
@@ -28,7 +29,8 @@ class SimulatedCollectives final : public Collectives {
 
   /// The group's ranks are on `nodes` nodes, equally many on each. `within_node`: every group along
   /// the same axes lies on a single node. `log` may be empty.
-  SimulatedCollectives(int rank, int size, int nodes, bool within_node, Log log);
+  SimulatedCollectives(int rank, int size, int nodes, bool within_node, Log log,
+                       SumOrder order = SumOrder::fastest);
   /// Shares the links with another object: their messages take turns from now on.
   void share_links_of(const SimulatedCollectives& other) { links_ = other.links_; }
   /// Waits in send_recv() for the other rank of a pair, which is simulated side by side. `time`
@@ -64,9 +66,12 @@ class SimulatedCollectives final : public Collectives {
   /// Takes the time of a call and logs it; `own`: seconds for the rank's local work.
   void take(const CollectiveCall& call, double own, const Ring& ring);
   void log(const CollectiveCall& call) const;
-  void need_scratch(DType parts);
+  void need_scratch(const Tensor& parts);
+  bool sums_as_tree() const { return !on_cpu_ && order_ == SumOrder::tree && size() > 1; }
+  void reduce_as_tree(const CollectiveCall& call, const Tensor& parts, double own, bool gathers);
 
   int nodes_;
+  SumOrder order_;
   bool on_cpu_;
   bool shares_memory_;                     ///< uses NodeCollectives' windows
   std::shared_ptr<device::Stream> links_;  ///< timeline of the links

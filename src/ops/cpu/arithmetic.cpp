@@ -29,7 +29,7 @@ std::string processor() {
 }  // namespace
 
 std::string arithmetic() {
-  if (device::kind() == device::Kind::cuda) return "";
+  if (device::kind() == device::Kind::cuda) return gpu_arithmetic();
   const auto* onednn = dnnl_version();
   return fmt::format("g++ {}, oneDNN {}.{}.{} with {}, {} with {} KiB of L2", __VERSION__,
                      onednn->major, onednn->minor, onednn->patch, instruction_set(),

@@ -100,7 +100,7 @@ ReplayEnd replay(const comm::Communicator& world, const Setup& setup, const fs::
                  const RunMetrics& recorded, std::int64_t last, comm::Watchdog& watchdog) {
   using comm::Activity;
   watchdog.begin(Activity::building, 0);
-  comm::DeviceMesh mesh(world, setup.topology, setup.mesh);
+  comm::DeviceMesh mesh(world, setup.topology, setup.mesh, setup.order_of_sums());
   Trainer trainer(world, setup, mesh);
   const auto state = checkpoint::state_of(trainer.state());
   watchdog.begin(Activity::resuming, 0, time_for_first_checkpoint(setup));

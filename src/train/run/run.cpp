@@ -64,7 +64,7 @@ class Run {
         deadline_(folder_, world.rank() == 0),
         watchdog_(watchdog),
         slow_nodes_(check_health(world, setup)),
-        mesh_(world, setup.topology, setup.mesh),
+        mesh_(world, setup.topology, setup.mesh, setup.order_of_sums()),
         trainer_(world, setup, mesh_),
         replica_check_(world, setup, mesh_, trainer_),
         report_(world, setup, deadline_),

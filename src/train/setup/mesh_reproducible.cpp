@@ -58,11 +58,6 @@ void check_mesh_reproducible(const Inputs& in, const comm::ParallelDims& mesh) {
       key, mesh.group_size(mesh.pipeline()));
 }
 
-void check_order_of_sums(const Inputs& in, device::Kind kind) {
-  validate(in.train.reproducible != Reproducible::mesh || kind == device::Kind::cpu,
-           "train.reproducible is mesh, which GPUs do not know yet; use launch");
-}
-
 std::string arithmetic_of(const Inputs& in) {
   auto text = ops::arithmetic();
   if (in.train.reproducible != Reproducible::mesh) return text;

@@ -3,7 +3,6 @@
 #include <string>
 
 #include "comm/mesh/parallel_dims.hpp"
-#include "device/stream.hpp"
 #include "sharding/shard_layout.hpp"
 #include "train/setup/run_inputs.hpp"
 
@@ -14,9 +13,6 @@ namespace llamesh::train {
 
 /// Throws a user error that names what has no fixed order yet. `in` has the resolved global batch.
 void check_mesh_reproducible(const Inputs& in, const comm::ParallelDims& mesh);
-
-/// Throws a user error if the inputs ask for it on a device whose sums have no fixed order yet.
-void check_order_of_sums(const Inputs& in, device::Kind kind);
 
 /// Describes what a run's bits depend on beside its other inputs: ops::arithmetic(), and with
 /// `mesh` the ranks that compute each sequence together.

@@ -9,6 +9,7 @@
 
 #include "comm/mesh/topology.hpp"
 #include "comm/mpi/communicator.hpp"
+#include "comm/transports/collectives.hpp"
 #include "data/loader.hpp"
 #include "data/tokenized_text.hpp"
 #include "data/training_data.hpp"
@@ -70,6 +71,9 @@ struct Setup {
   }
   /// Returns true if the run has the same bits on every mesh.
   bool is_mesh_reproducible() const { return inputs.train.reproducible == Reproducible::mesh; }
+  comm::SumOrder order_of_sums() const {
+    return is_mesh_reproducible() ? comm::SumOrder::tree : comm::SumOrder::fastest;
+  }
   /// Returns which sequences of a step rank `rank` reads.
   data::BatchPartition batch_partition(int rank) const;
   /// Returns the part of a validation set that the run evaluates, as rank `rank` reads it. Borrows

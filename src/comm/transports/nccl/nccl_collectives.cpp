@@ -3,7 +3,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <utility>
+#include <vector>
 
+#include "comm/transports/host_reduce.hpp"
 #include "core/log.hpp"
 #include "core/text.hpp"
 #include "device/cuda/runtime.hpp"
@@ -79,8 +81,9 @@ ncclConfig_t non_blocking() {
 }
 
 /// Makes the first collectives on a communicator, with which NCCL allocates its buffers: now, and
-/// not in the first step, when the run has filled the GPU. Those for pairs of ranks come later.
-void take_buffers(Nccl::Connection& connection, const Communicator& group) {
+/// not in the first step, when the run has filled the GPU. Those for pairs of ranks come later,
+/// unless sums need them.
+void take_buffers(Nccl::Connection& connection, const Communicator& group, SumOrder order) {
   const device::Buffer buffer(group.size() * std::int64_t{4});
   const Tensor all = buffer.tensor(DType::f32, {group.size()});
   const Tensor mine = all.slice(group.rank(), 1);
@@ -97,6 +100,17 @@ void take_buffers(Nccl::Connection& connection, const Communicator& group) {
   call("the first all-reduce", [&](ncclComm_t comm, cudaStream_t cuda) {
     return ncclAllReduce(mine.data(), mine.data(), 1, ncclFloat32, ncclSum, comm, cuda);
   });
+  for (int step = 1; order == SumOrder::tree && step < group.size(); step *= 2) {
+    const int peer = group.rank() ^ step;
+    call("the first exchange", [&](ncclComm_t comm, cudaStream_t cuda) {
+      auto result = ncclGroupStart();
+      if (result == ncclSuccess) result = ncclSend(mine.data(), 1, ncclFloat32, peer, comm, cuda);
+      if (result == ncclSuccess)
+        result = ncclRecv(all.slice(peer, 1).data(), 1, ncclFloat32, peer, comm, cuda);
+      const auto ended = ncclGroupEnd();
+      return result == ncclSuccess ? ended : result;
+    });
+  }
   stream.record().wait();
 }
 
@@ -109,8 +123,8 @@ void convert(device::Stream& stream, const Tensor& to, const Tensor& from) {
 }  // namespace
 
 NcclCollectives::NcclCollectives(const Communicator& group,
-                                 std::shared_ptr<Nccl::Connection> connection)
-    : Collectives(group), connection_(std::move(connection)), checks_(group) {}
+                                 std::shared_ptr<Nccl::Connection> connection, SumOrder order)
+    : Collectives(group), connection_(std::move(connection)), order_(order), checks_(group) {}
 
 NcclCollectives::~NcclCollectives() {
   finish();
@@ -130,6 +144,74 @@ void NcclCollectives::call(const char* name, const Call& call) {
   connection_->call(name, subject(), [&](ncclComm_t comm) { return call(comm, native(stream())); });
 }
 
+std::byte* NcclCollectives::scratch(std::int64_t bytes) {
+  if (scratch_.bytes() < bytes) {
+    stream().record().wait();  // for the earlier sums that use it
+    const device::ScopedMemoryTag use(device::MemoryUse::scratch);
+    scratch_ = {};  // free first
+    scratch_ = device::Buffer(bytes);
+  }
+  return scratch_.data();
+}
+
+void NcclCollectives::exchange(const char* name, int peer, std::span<const Tensor> sent,
+                               std::span<const Tensor> received) {
+  if (sent.empty() && received.empty()) return;
+  call(name, [&](ncclComm_t comm, cudaStream_t cuda) {
+    auto result = ncclGroupStart();
+    for (const Tensor& out : sent)
+      if (result == ncclSuccess)
+        result = ncclSend(out.data(), count_of(out), type_of(out), peer, comm, cuda);
+    for (const Tensor& in : received)
+      if (result == ncclSuccess)
+        result = ncclRecv(in.data(), count_of(in), type_of(in), peer, comm, cuda);
+    const auto ended = ncclGroupEnd();
+    return result == ncclSuccess ? ended : result;
+  });
+}
+
+/// Sets this rank's part to the sum over all ranks' (recursive halving): first neighbors exchange
+/// and add up halves, then pairs of neighbors what these have left, and so on. Other parts are then
+/// undefined.
+void NcclCollectives::sum_as_tree(const Part& part) {
+  for (int step = 1; step < size(); step *= 2) {
+    std::vector<Tensor> sent, sums, received;
+    std::int64_t bytes = 0;
+    for (int p = 0; p < size(); ++p) {
+      const auto differs = static_cast<unsigned>(p) ^ static_cast<unsigned>(rank());
+      const bool is_left = differs % static_cast<unsigned>(step) == 0;  // by earlier steps
+      if (!is_left || part(p).numel() == 0) continue;
+      const bool goes = (differs & static_cast<unsigned>(step)) != 0;
+      (goes ? sent : sums).push_back(part(p));
+      if (!goes) bytes += part(p).bytes();
+    }
+    auto* data = scratch(bytes);
+    for (const Tensor& sum : sums) {
+      received.push_back(Tensor(data, sum.dtype(), {sum.numel()}));
+      data += sum.bytes();
+    }
+    exchange("reduction", rank() ^ step, sent, received);
+    for (std::size_t i = 0; i < sums.size(); ++i) ops::add(stream(), sums[i], received[i]);
+  }
+}
+
+/// Gathers what sum_as_tree() has left on each rank, by its steps backwards.
+void NcclCollectives::gather(const Part& part) {
+  for (int step = size() / 2; step > 0; step /= 2) {
+    const int peer = rank() ^ step;
+    const auto gathered_by = [&](int owner) {
+      std::vector<Tensor> parts;
+      for (int p = 0; p < size(); ++p) {
+        const auto differs = static_cast<unsigned>(p) ^ static_cast<unsigned>(owner);
+        if (differs % (2 * static_cast<unsigned>(step)) == 0 && part(p).numel() > 0)
+          parts.push_back(part(p));
+      }
+      return parts;
+    };
+    exchange("gather of sums", peer, gathered_by(rank()), gathered_by(peer));
+  }
+}
+
 void NcclCollectives::move_all_gather(const CollectiveCall& /*call*/, const Tensor& whole,
                                       const Tensor& mine) {
   const Tensor own = whole.slice(rank() * mine.numel(), mine.numel());
@@ -141,13 +223,18 @@ void NcclCollectives::move_all_gather(const CollectiveCall& /*call*/, const Tens
 
 void NcclCollectives::move_reduce_scatter(const CollectiveCall& /*call*/, const Tensor& mine,
                                           const Tensor& parts, Accumulate accumulate) {
-  // In place: both ends are then in the window of `parts`, as NCCL's fastest kernels require, and
-  // no scratch is needed.
-  const Tensor sum = parts.slice(rank() * mine.numel(), mine.numel());
-  call("reduce-scatter", [&](ncclComm_t comm, cudaStream_t cuda) {
-    return ncclReduceScatter(parts.data(), sum.data(), count_of(sum), type_of(sum), ncclSum, comm,
-                             cuda);
-  });
+  const Part part = [&](int owner) { return parts.slice(owner * mine.numel(), mine.numel()); };
+  const Tensor sum = part(rank());
+  if (order_ == SumOrder::tree) {
+    sum_as_tree(part);
+  } else {
+    // In place: both ends are then in the window of `parts`, as NCCL's fastest kernels require, and
+    // no scratch is needed.
+    call("reduce-scatter", [&](ncclComm_t comm, cudaStream_t cuda) {
+      return ncclReduceScatter(parts.data(), sum.data(), count_of(sum), type_of(sum), ncclSum, comm,
+                               cuda);
+    });
+  }
   if (accumulate == Accumulate::yes)
     ops::add(stream(), mine, sum);
   else
@@ -156,11 +243,20 @@ void NcclCollectives::move_reduce_scatter(const CollectiveCall& /*call*/, const 
 
 void NcclCollectives::move_all_reduce(const CollectiveCall& /*call*/, const Tensor& sum,
                                       const Tensor& data) {
-  // In place, as above.
-  call("all-reduce", [&](ncclComm_t comm, cudaStream_t cuda) {
-    return ncclAllReduce(data.data(), data.data(), count_of(data), type_of(data), ncclSum, comm,
-                         cuda);
-  });
+  if (order_ == SumOrder::tree) {
+    const Part part = [&](int owner) {
+      const auto [first, count] = slice_of(data.numel(), owner, size());
+      return data.reshape({data.numel()}).slice(first, count);
+    };
+    sum_as_tree(part);
+    gather(part);
+  } else {
+    // In place, as above.
+    call("all-reduce", [&](ncclComm_t comm, cudaStream_t cuda) {
+      return ncclAllReduce(data.data(), data.data(), count_of(data), type_of(data), ncclSum, comm,
+                           cuda);
+    });
+  }
   convert(stream(), sum, data);
 }
 
@@ -198,7 +294,7 @@ void NcclCollectives::move_parts(const CollectiveCall& asked, const PeerParts& r
   });
 }
 
-Nccl::Nccl(const Communicator& world) {
+Nccl::Nccl(const Communicator& world, SumOrder order) : order_(order) {
   if (world.size() == 1) return;  // NCCL would cost time, memory and a network interface
   set_nccl_defaults();
   const auto ids = unique_ids(world);
@@ -220,7 +316,7 @@ Nccl& Nccl::operator=(Nccl&&) noexcept = default;
 
 std::unique_ptr<Collectives> Nccl::axis(const std::string& axis, const Communicator& group,
                                         int color) const {
-  if (!world_) return std::make_unique<NcclCollectives>(group, nullptr);
+  if (!world_) return std::make_unique<NcclCollectives>(group, nullptr, order_);
   const bool alone = group.size() == 1;
   ncclConfig_t config = non_blocking();
   ncclComm_t made = nullptr;
@@ -231,12 +327,12 @@ std::unique_ptr<Collectives> Nccl::axis(const std::string& axis, const Communica
   auto connection = alone ? nullptr : std::make_shared<Connection>(made, axis, world_ranks_);
   if (connection) {
     const auto free = device::free_gpu_memory_bytes();
-    take_buffers(*connection, group);
+    take_buffers(*connection, group, order_);
     if (world_rank_ == 0)
       spdlog::info("NCCL's buffers along {} take {} of the GPU", axis,
                    bytes_text(free - device::free_gpu_memory_bytes()));
   }
-  return std::make_unique<NcclCollectives>(group, std::move(connection));
+  return std::make_unique<NcclCollectives>(group, std::move(connection), order_);
 }
 
 std::string nccl_version() {

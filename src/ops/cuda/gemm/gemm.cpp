@@ -131,6 +131,11 @@ void gemm(device::Stream& stream, const Matrix& c, const Matrix& a, const Matrix
   accumulate == Accumulate::yes ? add(stream, narrow, wide) : copy(stream, narrow, wide);
 }
 
+std::string arithmetic() {
+  const auto [gpu, version] = library_here();
+  return fmt::format("{}, cuBLASLt {}", gpu, version);
+}
+
 void use_gemm_sm_count_target(int count) {
   sm_count_target = count;
 }

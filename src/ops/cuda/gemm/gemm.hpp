@@ -46,6 +46,8 @@ struct Matrix {
 void gemm(device::Stream& stream, const Matrix& c, const Matrix& a, const Matrix& b,
           Accumulate accumulate);
 
+/// See ops/arithmetic.hpp.
+std::string arithmetic();
 /// See ops/gemm_algorithms.hpp.
 bool multiplies_fp8();
 void emulate_fp8(bool emulate);
