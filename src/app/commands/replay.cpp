@@ -30,19 +30,23 @@ struct ReplayArguments {
   std::string device = "auto";
 };
 
-/// Refuses to override mesh options on which the run's bits depend.
+/// Refuses to override options of mesh and memory on which the run's bits depend.
 void check_overrides(const config::Inputs& of_run, const config::Inputs& asked) {
   if (of_run.train.reproducible != train::Reproducible::mesh) return;
   const auto check = [](const char* key, const auto& was, const auto& is) {
     validate(is == was,
-             "{} was {}, on which the bits depend; leave it out, and start enough ranks, which may "
-             "share processors",
+             "{} was {}, on which the bits depend; leave it out (and start enough ranks, which may "
+             "share processors)",
              key, was);
   };
   check("mesh.axes.tensor", of_run.mesh.tensor, asked.mesh.tensor);
   check("mesh.axes.context", of_run.mesh.context, asked.mesh.context);
   check("tensor.residual", name_in_inputs(of_run.tensor.residual),
         name_in_inputs(asked.tensor.residual));
+  const auto chunk = [](const config::Inputs& in) {
+    return in.memory.loss_chunk == 0 ? "auto" : fmt::format("{}", in.memory.loss_chunk);
+  };
+  check("memory.loss_chunk", chunk(of_run), chunk(asked));
 }
 
 /// Returns the run's inputs without what a replay leaves out: it saves, evaluates and reports

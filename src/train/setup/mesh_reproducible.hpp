@@ -15,7 +15,7 @@ namespace llamesh::train {
 void check_mesh_reproducible(const Inputs& in, const comm::ParallelDims& mesh);
 
 /// Describes what a run's bits depend on beside its other inputs: ops::arithmetic(), and with
-/// `mesh` the ranks that compute each sequence together.
+/// `mesh` the ranks that compute each sequence together, and how they divide its losses.
 std::string arithmetic_of(const Inputs& in);
 
 /// Returns how many neighboring data ranks have neighboring sequences: those that a gradient is
