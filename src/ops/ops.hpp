@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "ops/calls.hpp"
 #include "ops/kernel.hpp"
@@ -284,9 +285,9 @@ extern const Kernel<void(Stream&, Tensor y, float value)> fill;
 extern const Kernel<void(Stream&, Tensor y, float factor)> scale;
 /// y = c tanh(y / c)
 extern const Kernel<void(Stream&, Tensor y, float c)> softcap;
-/// Returns the sum of squares of fp32 x, accumulated in double in an order that depends on numel
-/// alone. Waits for the stream.
-extern const Kernel<double(Stream&, Tensor x)> sum_of_squares;
+/// Returns the sum of squares of fp32 tensors, accumulated in double in an order that depends on
+/// their sizes alone. Waits for the stream, once for all.
+extern const Kernel<double(Stream&, const std::vector<Tensor>& xs)> sum_of_squares;
 /// Returns the largest magnitude in fp32 x: 0 if it is empty, a NaN if it has one. Waits for the
 /// stream.
 extern const Kernel<float(Stream&, Tensor x)> largest_magnitude;

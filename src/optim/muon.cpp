@@ -298,7 +298,7 @@ void Muon::orthogonalize(const Tensor& matrix) {
   const auto polynomial = scratch_[2].tensor(DType::f32, {side, side});
   Tensor x = matrix;
   Tensor next = scratch_[0].tensor(DType::f32, {matrix.rows(), matrix.cols()});
-  const double norm = std::sqrt(ops::sum_of_squares(stream, x.reshape({x.numel()})));
+  const double norm = std::sqrt(ops::sum_of_squares(stream, {x.reshape({x.numel()})}));
   ops::scale(stream, x, static_cast<float>(1 / (norm + 1e-7)));
   for (int i = 0; i < iterations; ++i) {
     symmetric_product(stream, square, x, wide);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "core/error.hpp"
 #include "ops/ops.hpp"
@@ -66,11 +67,9 @@ void check(const OptimizerOptions& options, const sharding::ShardLayout& layout,
 }
 
 double squared_norm_share(const sharding::ShardedState& state) {
-  double sum = 0;
-  for_each_counted(state, [&](const Tensor& gradients) {
-    sum += ops::sum_of_squares(state.stream(), gradients);
-  });
-  return sum;
+  std::vector<Tensor> counted;
+  for_each_counted(state, [&](const Tensor& gradients) { counted.push_back(gradients); });
+  return ops::sum_of_squares(state.stream(), counted);
 }
 
 ops::SquareUnits square_units_share(const sharding::ShardedState& state, int exponent) {

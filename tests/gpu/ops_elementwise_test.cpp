@@ -49,17 +49,17 @@ TEST(CudaElementwise, SumOfSquaresEqualsAPlainSum) {
       TestMatrix x(DType::f32, 1, count, place);
       double expected = 0.0;
       for (std::int64_t i = 0; i < count; ++i) expected += x.get(0, i) * x.get(0, i);
-      const auto total = ops::cuda::sum_of_squares(device_stream(), x.device());
+      const auto total = ops::cuda::sum_of_squares(device_stream(), {x.device()});
       EXPECT_NEAR(total, expected, 1e-12 * expected) << count << " elements, seed " << seed;
-      EXPECT_EQ(total, ops::cuda::sum_of_squares(device_stream(), x.device())) << "run to run";
+      EXPECT_EQ(total, ops::cuda::sum_of_squares(device_stream(), {x.device()})) << "run to run";
     }
-  EXPECT_EQ(ops::cuda::sum_of_squares(device_stream(), Tensor(nullptr, DType::f32, {0})), 0.0);
+  EXPECT_EQ(ops::cuda::sum_of_squares(device_stream(), {Tensor(nullptr, DType::f32, {0})}), 0.0);
 }
 
 TEST(CudaElementwise, SumOfSquaresHidesNoNaN) {
   TestMatrix x(DType::f32, 1, 5000);
   x.set(0, 4321, std::nan(""));
-  EXPECT_TRUE(std::isnan(ops::cuda::sum_of_squares(device_stream(), x.device())));
+  EXPECT_TRUE(std::isnan(ops::cuda::sum_of_squares(device_stream(), {x.device()})));
 }
 
 TEST(CudaElementwise, SquareUnitsAreTheHosts) {

@@ -172,6 +172,11 @@ run_ranks() {
       close "$strategy, $ranks NCCL ranks beside one" "$strategy-$ranks" one 1e-5
     done
   done
+  train same-bits 1 cuda train.reproducible=mesh train.global_batch=8
+  for ranks in 2 4; do
+    train same-bits-$ranks $ranks cuda train.reproducible=mesh train.global_batch=8 sharding.strategy=full_shard
+    close "the same bits with $ranks NCCL ranks as with one" same-bits-$ranks same-bits 0
+  done
   # Each rank is a host of its own to NCCL here, so it uses no symmetric kernels on the windows; that takes two GPUs.
   NCCL_CUMEM_ENABLE=1 train windows-2 2 cuda sharding.strategy=full_shard mesh.ranks_per_node=2
   close "full_shard, 2 NCCL ranks, registered windows" windows-2 one 1e-5

@@ -65,9 +65,9 @@ TEST(Elementwise, SumOfSquaresIsExactToDoublesAndToTheBitForAnyThreads) {
     const Matrix x(DType::f32, 1, n);
     double expected = 0.0;
     for (const auto v : x.numbers()) expected += v * v;
-    EXPECT_NEAR(ops::sum_of_squares(stream, x), expected, 1e-13 * expected);
+    EXPECT_NEAR(ops::sum_of_squares(stream, {x}), expected, 1e-13 * expected);
     double result = 0.0;
-    expect_same_for_any_threads([&] { result = ops::sum_of_squares(stream, x); },
+    expect_same_for_any_threads([&] { result = ops::sum_of_squares(stream, {x}); },
                                 [&] { return result; });
   }
 }
@@ -121,7 +121,7 @@ TEST(Elementwise, RunsOnAWorkerThread) {
   const Matrix x(DType::f32, 1, 70003), y(DType::bf16, 1, 70003);
   ops::copy(worker, y, x);
   ops::add(worker, y, x);
-  const auto squares = ops::sum_of_squares(worker, x);
+  const auto squares = ops::sum_of_squares(worker, {x});
   auto expected = x.numbers();
   double total = 0.0;
   for (auto& v : expected) {

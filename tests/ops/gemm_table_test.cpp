@@ -18,12 +18,23 @@ GemmTable small_table() {
   problem.b_transposed = true;
   problem.inputs = DType::e4m3;
   table[problem] = {};
+  problem.accumulates = true;
+  table[problem] = {.candidate = 1};
   return table;
 }
 
 TEST(GemmTable, ReadsBackWhatItWrote) {
   for (const auto& table : {GemmTable{}, small_table()})
     EXPECT_EQ(parse_table(to_text(table, here), "t.json", here), table);
+}
+
+TEST(GemmTable, OfEarlierVersionsHasProductsThatDoNotAccumulate) {
+  auto text = to_text(small_table(), here);
+  const std::string key = "\"accumulates\": ";
+  for (auto at = text.find(key); at != text.npos; at = text.find(key))
+    text.erase(at, text.find('\n', at) - at);
+  for (const auto& [problem, tuned] : parse_table(text, "t.json", here))
+    EXPECT_FALSE(problem.accumulates);
 }
 
 TEST(GemmTable, IsAnotherGpusOrAnotherLibrarys) {

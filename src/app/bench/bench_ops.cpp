@@ -194,7 +194,8 @@ void elementwise(double memory) {
   print_rate("add", DType::f32, 12 * n, memory, [&] { ops::add(stream, p, g); });
   print_rate("add of bf16", DType::f32, 10 * n, memory, [&] { ops::add(stream, p, half); });
   print_rate("scale", DType::f32, 8 * n, memory, [&] { ops::scale(stream, p, 0.999F); });
-  print_rate("sum_of_squares", DType::f32, 4 * n, memory, [&] { ops::sum_of_squares(stream, g); });
+  print_rate("sum_of_squares", DType::f32, 4 * n, memory,
+             [&] { ops::sum_of_squares(stream, {g}); });
   print_rate("largest_magnitude", DType::f32, 4 * n, memory,
              [&] { ops::largest_magnitude(stream, g); });
   print_rate("square_units", DType::f32, 4 * n, memory, [&] { ops::square_units(stream, g, 4); });

@@ -167,8 +167,10 @@ void softcap(Stream& stream, Tensor y, float c) {
   });
 }
 
-double sum_of_squares(Stream& stream, Tensor x) {
-  return reduce<double>(stream, x, squares_of, std::plus<>());
+double sum_of_squares(Stream& stream, const std::vector<Tensor>& xs) {
+  double sum = 0;
+  for (const Tensor& x : xs) sum += reduce<double>(stream, x, squares_of, std::plus<>());
+  return sum;
 }
 
 float largest_magnitude(Stream& stream, Tensor x) {

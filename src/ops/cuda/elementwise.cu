@@ -241,17 +241,22 @@ void softcap(Stream& stream, Tensor y, float c) {
   if (y.numel() > 0) launch_change<Change::softcap>(stream, y, c);
 }
 
-double sum_of_squares(Stream& stream, Tensor x) {
-  const auto all = x.span<float>();
-  const auto count = x.numel();
-  if (count == 0) return 0.0;
-  const auto blocks = reduction_blocks(count);
+double sum_of_squares(Stream& stream, const std::vector<Tensor>& xs) {
+  std::int64_t blocks = 0;
+  for (const Tensor& x : xs) blocks += x.numel() == 0 ? 0 : reduction_blocks(x.numel());
+  if (blocks == 0) return 0.0;
   const Scratch parts(stream, (blocks + 1) * 8);
   const auto shared_bytes = threads / 32 * 8;
-  with_width<4>(aligned(x), [&]<int width>(std::integral_constant<int, width>) {
-    launch(&square_parts<width>, {blocks}, threads, shared_bytes, stream, parts.as<double>() + 1,
-           static_cast<const float*>(all.data()), count);
-  });
+  auto* next = parts.as<double>() + 1;
+  for (const Tensor& x : xs) {
+    if (x.numel() == 0) continue;
+    const auto blocks_of_x = reduction_blocks(x.numel());
+    with_width<4>(aligned(x), [&]<int width>(std::integral_constant<int, width>) {
+      launch(&square_parts<width>, {blocks_of_x}, threads, shared_bytes, stream, next,
+             static_cast<const float*>(x.span<float>().data()), x.numel());
+    });
+    next += blocks_of_x;
+  }
   launch(&sum_parts, {1}, threads, shared_bytes, stream, parts.as<double>(),
          static_cast<const double*>(parts.as<double>() + 1), static_cast<int>(blocks));
   return read_back(stream, static_cast<const double*>(parts.as<double>()));

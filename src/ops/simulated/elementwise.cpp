@@ -230,9 +230,11 @@ void softcap(Stream& stream, Tensor y, float /*c*/) {
 }
 
 /// Returns the result for zeros.
-double sum_of_squares(Stream& stream, Tensor x) {
-  keep_cpu_scratch("sum_of_squares", cpu::reduction_scratch<double>(x.numel()));
-  move(stream, bytes_of(x));
+double sum_of_squares(Stream& stream, const std::vector<Tensor>& xs) {
+  for (const Tensor& x : xs) {
+    keep_cpu_scratch("sum_of_squares", cpu::reduction_scratch<double>(x.numel()));
+    move(stream, bytes_of(x));
+  }
   stream.record().wait();
   return 0;
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <iterator>
+#include <vector>
 
 #include "comm/mpi/exchange.hpp"
 #include "comm/mpi/session.hpp"
@@ -253,9 +255,9 @@ std::vector<SampleText> Trainer::write_samples(const OnProgress& on_progress) {
 
 void Trainer::check_weights() const {
   const auto& masters = engine_.state.masters();
-  double squares = 0;
-  for (const auto& shard : masters.shards)
-    if (shard) squares += ops::sum_of_squares(engine_.state.stream(), shard);
+  std::vector<Tensor> shards;
+  std::ranges::copy_if(masters.shards, std::back_inserter(shards), &Tensor::operator bool);
+  const double squares = ops::sum_of_squares(engine_.state.stream(), shards);
   comm::agree(world_, [&] {
     if (!std::isfinite(squares))
       fail(ExitCode::no_progress,

@@ -46,18 +46,25 @@ class Library {
 
   void multiply(device::Stream& stream, const Matrix& c, const Matrix& a, const Matrix& b,
                 Accumulate accumulate) {
-    const GemmProblem problem(c, a, b);
+    GemmProblem problem(c, a, b);
     auto& plan = plans_[problem];
     if (!plan) plan = std::make_unique<GemmPlan>(handle_, problem, sm_count_target, a, b);
-    const auto multiply_by = [&](int candidate) {
-      plan->run(handle_, candidate, c, a, b, accumulate, workspace_.data(),
+    const auto multiply_by = [&](int candidate, const Matrix& result) {
+      plan->run(handle_, candidate, result, a, b, accumulate, workspace_.data(),
                 device::cuda::native(stream));
     };
-    if (tunes_ && accumulate == Accumulate::no && !table().contains(problem))
-      table()[problem] = fastest(stream, plan->candidates(), multiply_by);
-    const auto tuned = table().find(problem);
-    const int wanted = tuned == table().end() ? candidate_ : tuned->second.candidate;
-    multiply_by(std::min(wanted, plan->candidates() - 1));
+    problem.accumulates = accumulate == Accumulate::yes;
+    if (tunes_ && !table().contains(problem)) {
+      Matrix result = c;
+      device::Buffer spare;  // a sum must not count a product more than once
+      if (problem.accumulates) {
+        spare = device::Buffer(c.rows * c.row_stride * size_of(c.dtype));
+        result.data = spare.data();
+      }
+      table()[problem] = fastest(stream, plan->candidates(),
+                                 [&](int candidate) { multiply_by(candidate, result); });
+    }
+    multiply_by(std::min(wanted(problem), plan->candidates() - 1), c);
   }
 
   void use_candidate(int candidate) { candidate_ = candidate; }
@@ -100,6 +107,14 @@ class Library {
     const auto* winner = std::min_element(best.begin(), best.begin() + candidates);
     if (*winner > gain * best.front()) winner = best.begin();
     return {static_cast<int>(winner - best.begin()), 1e6 * *winner, 1e6 * best.front()};
+  }
+
+  /// Returns the choice to use. Older tables have one for both kinds of a product.
+  int wanted(GemmProblem problem) const {
+    auto tuned = table().find(problem);
+    problem.accumulates = false;
+    if (tuned == table().end()) tuned = table().find(problem);
+    return tuned == table().end() ? candidate_ : tuned->second.candidate;
   }
 
   cublasLtHandle_t handle_ = nullptr;

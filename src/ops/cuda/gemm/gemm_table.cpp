@@ -22,6 +22,7 @@ json to_json(const GemmProblem& problem, const TunedGemm& tuned) {
           {"a_alignment", problem.a_alignment},
           {"b_alignment", problem.b_alignment},
           {"c_alignment", problem.c_alignment},
+          {"accumulates", problem.accumulates},
           {"candidate", tuned.candidate},
           {"best_us", tuned.best_us},
           {"first_us", tuned.first_us}};
@@ -53,6 +54,7 @@ GemmProblem problem_from(const json& row) {
   problem.a_alignment = alignment("a_alignment");
   problem.b_alignment = alignment("b_alignment");
   problem.c_alignment = alignment("c_alignment");
+  problem.accumulates = row.value("accumulates", false);  // older tables lack it
   return problem;
 }
 

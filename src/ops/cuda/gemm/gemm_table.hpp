@@ -16,7 +16,8 @@ struct Matrix;
 inline constexpr int gemm_candidates = 8;
 
 /// Inputs that determine cuBLASLt's algorithm for c = a b: m x k times k x n, strides in elements,
-/// alignments in bytes as powers of two.
+/// alignments in bytes as powers of two. cuBLASLt does not ask whether c accumulates, but the
+/// fastest choice depends on it.
 struct GemmProblem {
   GemmProblem() = default;
   GemmProblem(const Matrix& c, const Matrix& a, const Matrix& b);
@@ -26,6 +27,7 @@ struct GemmProblem {
   bool a_transposed = false, b_transposed = false;
   std::int64_t a_stride = 0, b_stride = 0, c_stride = 0;
   unsigned a_alignment = 0, b_alignment = 0, c_alignment = 0;
+  bool accumulates = false;
 
   auto operator<=>(const GemmProblem&) const = default;
 };
