@@ -3,10 +3,10 @@
 #include "comm/mesh/topology.hpp"
 #include "train/setup/run_inputs.hpp"
 
-/// Pipeline stages that the ranks which are left can fill.
+/// Pipeline stages for a run that has lost nodes.
 namespace llamesh::train {
 
-/// Returns true if `ranks` are too few for the smallest stages that the mesh allows.
+/// Returns true if `ranks` are too few for a single pipeline.
 bool has_too_many_stages(const Inputs& in, int ranks);
 
 /// Returns the inputs of a run that goes on with too few ranks for its stages: with as many stages

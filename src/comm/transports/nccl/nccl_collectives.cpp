@@ -80,6 +80,15 @@ ncclConfig_t non_blocking() {
   return config;
 }
 
+/// Returns the result of calls that NCCL runs as one; `calls` returns that of the first to fail.
+template <class Calls>
+ncclResult_t in_group(const Calls& calls) {
+  auto result = ncclGroupStart();
+  if (result == ncclSuccess) result = calls();
+  const auto ended = ncclGroupEnd();
+  return result == ncclSuccess ? ended : result;
+}
+
 /// Makes the first collectives on a communicator, with which NCCL allocates its buffers: now, and
 /// not in the first step, when the run has filled the GPU. Those for pairs of ranks come later,
 /// unless sums need them.
@@ -103,12 +112,12 @@ void take_buffers(Nccl::Connection& connection, const Communicator& group, SumOr
   for (int step = 1; order == SumOrder::tree && step < group.size(); step *= 2) {
     const int peer = group.rank() ^ step;
     call("the first exchange", [&](ncclComm_t comm, cudaStream_t cuda) {
-      auto result = ncclGroupStart();
-      if (result == ncclSuccess) result = ncclSend(mine.data(), 1, ncclFloat32, peer, comm, cuda);
-      if (result == ncclSuccess)
-        result = ncclRecv(all.slice(peer, 1).data(), 1, ncclFloat32, peer, comm, cuda);
-      const auto ended = ncclGroupEnd();
-      return result == ncclSuccess ? ended : result;
+      return in_group([&] {
+        const auto sent = ncclSend(mine.data(), 1, ncclFloat32, peer, comm, cuda);
+        return sent == ncclSuccess
+                   ? ncclRecv(all.slice(peer, 1).data(), 1, ncclFloat32, peer, comm, cuda)
+                   : sent;
+      });
     });
   }
   stream.record().wait();
@@ -158,15 +167,16 @@ void NcclCollectives::exchange(const char* name, int peer, std::span<const Tenso
                                std::span<const Tensor> received) {
   if (sent.empty() && received.empty()) return;
   call(name, [&](ncclComm_t comm, cudaStream_t cuda) {
-    auto result = ncclGroupStart();
-    for (const Tensor& out : sent)
-      if (result == ncclSuccess)
-        result = ncclSend(out.data(), count_of(out), type_of(out), peer, comm, cuda);
-    for (const Tensor& in : received)
-      if (result == ncclSuccess)
-        result = ncclRecv(in.data(), count_of(in), type_of(in), peer, comm, cuda);
-    const auto ended = ncclGroupEnd();
-    return result == ncclSuccess ? ended : result;
+    return in_group([&] {
+      auto result = ncclSuccess;
+      for (const Tensor& out : sent)
+        if (result == ncclSuccess)
+          result = ncclSend(out.data(), count_of(out), type_of(out), peer, comm, cuda);
+      for (const Tensor& in : received)
+        if (result == ncclSuccess)
+          result = ncclRecv(in.data(), count_of(in), type_of(in), peer, comm, cuda);
+      return result;
+    });
   });
 }
 
@@ -286,11 +296,12 @@ void NcclCollectives::move_parts(const CollectiveCall& asked, const PeerParts& r
   };
   const char* name = asked.to == CollectiveCall::every ? "all-to-all" : "send-recv";
   call(name, [&](ncclComm_t comm, cudaStream_t cuda) {
-    auto result = ncclGroupStart();
-    for (int peer = 0; peer < size() && result == ncclSuccess; ++peer)
-      if (peer != rank()) result = send_and_receive(peer, comm, cuda);
-    const auto ended = ncclGroupEnd();
-    return result == ncclSuccess ? ended : result;
+    return in_group([&] {
+      auto result = ncclSuccess;
+      for (int peer = 0; peer < size() && result == ncclSuccess; ++peer)
+        if (peer != rank()) result = send_and_receive(peer, comm, cuda);
+      return result;
+    });
   });
 }
 
