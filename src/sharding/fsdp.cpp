@@ -142,11 +142,12 @@ void Fsdp::quantize_exchanges(Group& group, const ShardedState::Group& units,
   for (const auto u : units.held) largest = std::max(largest, layout_.units()[u].shard_numel);
   const auto& shard = group.shard;
   group.keeps_codes = units.codes.has_value();
-  const bool quantizes = sharding.gather == GatherDType::int8 && shard.size > 1 &&
-                         (sharding.gather_within_node || !shard.within_node);
+  const bool crosses = shard.size > 1 && (sharding.gather_within_node || !shard.within_node);
   const auto dtype = units.dtype(compute_dtype_);
   const auto gathered_as = units.codes.value_or(ops::CodeFormat::int8);
-  if (group.keeps_codes || quantizes)
+  if (sharding.gather == GatherDType::fp8 && crosses && !group.keeps_codes)
+    group.fp8_gather.emplace(group.shard, layout_, units.held, dtype);
+  if (group.keeps_codes || (sharding.gather == GatherDType::int8 && crosses))
     group.quantized_gather.emplace(group.shard, 1, largest, dtype, gathered_as,
                                    group.keeps_codes ? GatherSource::codes : GatherSource::numbers);
   if (group.quantized_gather && group.secondary && !shard.collectives->shares_gathered())
@@ -262,7 +263,7 @@ void Fsdp::gather(std::size_t u, Pass pass) {
   }
   axis.collectives->stream().wait(unit.weights_here);
   axis.collectives->set_subject(layout_.units()[u].name.c_str());
-  unit.ready = gather_from(unit, *axis.collectives, shard, free);
+  unit.ready = gather_from(u, *axis.collectives, shard, free);
   // Also for Pass::evaluate: the units below the lowest one that is trained are entered with that,
   // and prefetch those which have a backward pass.
   if (unit.group->quantized_secondary && pass != Pass::backward && !unit.has_secondary)
@@ -271,8 +272,9 @@ void Fsdp::gather(std::size_t u, Pass pass) {
 }
 
 /// Starts to gather a unit from this shard or secondary shard once its slot is free.
-device::Event Fsdp::gather_from(const UnitState& unit, comm::Collectives& collectives,
-                                const Tensor& shard, const device::Event& free) {
+device::Event Fsdp::gather_from(std::size_t u, comm::Collectives& collectives, const Tensor& shard,
+                                const device::Event& free) {
+  const UnitState& unit = units_[u];
   auto& group = *unit.group;
   // Codes that are about to be kept replace those of the last gather from them.
   if (group.quantized_secondary) collectives.stream().wait(unit.ready);
@@ -282,6 +284,8 @@ device::Event Fsdp::gather_from(const UnitState& unit, comm::Collectives& collec
     return group.quantized_gather->all_gather_codes(unit.parameters, shard, free);
   if (!unit.has_secondary && group.quantized_gather)
     return group.quantized_gather->all_gather(unit.parameters, shard, free);
+  if (!unit.has_secondary && group.fp8_gather && group.fp8_gather->takes(u))
+    return group.fp8_gather->all_gather(u, unit.parameters, shard, free);
   return collectives.all_gather(unit.parameters, shard, free);
 }
 
@@ -419,6 +423,7 @@ void Fsdp::on_master_weights_loaded() {
 
 void Fsdp::on_master_weights_updated(std::size_t u) {
   UnitState& unit = units_[u];
+  if (unit.group->fp8_gather) unit.group->fp8_gather->on_weights_changed(u);
   const bool stays_on_device = layout_.units()[u].frozen && state_.weights(u).shard;
   if (!copies_ || stays_on_device)
     return unit.group->shard.collectives->stream().wait(compute_.record());

@@ -11,6 +11,7 @@
 #include "device/async_copy.hpp"
 #include "device/device.hpp"
 #include "model/layers/weights.hpp"
+#include "sharding/fp8_gather.hpp"
 #include "sharding/micro_batch_tree.hpp"
 #include "sharding/partial_sums.hpp"
 #include "sharding/quantized_collectives.hpp"
@@ -122,6 +123,7 @@ class Fsdp final : public model::Weights {
     // For what crosses nodes, is to be quantized anyway, or is kept as codes.
     bool keeps_codes = false;
     std::optional<QuantizedGather> quantized_gather = {};
+    std::optional<Fp8Gather> fp8_gather = {};
     std::optional<QuantizedGather> quantized_secondary = {};  ///< from secondary shards as codes
     std::optional<QuantizedReduceScatter> quantized_reductions = {};
     std::optional<QuantizedAllReduce> quantized_replicas = {};
@@ -176,8 +178,8 @@ class Fsdp final : public model::Weights {
   void unshard(std::size_t unit, model::Pass pass);
   void gather(std::size_t unit, model::Pass pass);
   Source source_of(std::size_t unit) const;
-  static device::Event gather_from(const UnitState& unit, comm::Collectives& collectives,
-                                   const Tensor& shard, const device::Event& free);
+  device::Event gather_from(std::size_t unit, comm::Collectives& collectives, const Tensor& shard,
+                            const device::Event& free);
   device::Event upload_weights(std::size_t unit, const Tensor& to, const device::Event& free);
   void prefetch(UnitRange units, model::Pass pass);
   std::size_t units_between_micro_batches();

@@ -23,7 +23,8 @@ ShardedState::ShardedState(const ShardLayout& layout, comm::DeviceMesh& mesh,
       offload_(sharding.offload),
       keeps_copies_(offload_ == Offload::none && precision.parameters != DType::f32 &&
                     sharding.keep_bf16_weights == KeepBf16Weights::yes),
-      quantizes_within_node_(sharding.gather == GatherDType::int8 && sharding.gather_within_node),
+      quantizes_within_node_(sharding.gather != GatherDType::automatic &&
+                             sharding.gather_within_node),
       weights_(layout.units().size()) {
   const auto memory = offload_ == Offload::none ? MemoryKind::device : MemoryKind::host;
   const std::vector<Tensor> shards(layout.units().size());

@@ -54,9 +54,11 @@ inline EnumNames<Reduce> enum_names(Reduce) {
 enum class GatherDType : std::uint8_t {
   automatic,  ///< precision.parameters
   int8,       ///< in blocks with a scale each (quantized_collectives.hpp), between nodes
+  fp8,        ///< as linear layers multiply them in FP8 (fp8_gather.hpp), likewise
 };
 inline EnumNames<GatherDType> enum_names(GatherDType) {
-  return {{{"auto", GatherDType::automatic}, {"int8", GatherDType::int8}}};
+  using enum GatherDType;
+  return {{{"auto", automatic}, {"int8", int8}, {"fp8", fp8}}};
 }
 
 /// Form in which gradients go to other nodes.

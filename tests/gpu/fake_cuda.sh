@@ -201,6 +201,8 @@ fp8=(precision.parameters=bf16 precision.linear=fp8 model.hidden_size=64 model.i
 ran cpu-fp8 1 --device cpu "${fp8[@]}"
 LLAMESH_POISON=1 ran fp8 4 --device cuda "${fp8[@]}" memory.activation_checkpointing=selective
 close "precision.linear=fp8, 4 ranks" 4 fp8 cpu-fp8 5e-3
+ran fp8-gathered 4 --device cuda "${fp8[@]}" sharding.strategy=full_shard sharding.gather=fp8 sharding.gather_within_node=true
+close "sharding.gather=fp8, 4 ranks" 4 fp8-gathered cpu-fp8 5e-3
 ran fp8-emulated 2 --device cuda "${fp8[@]}" precision.linear=fp8_emulated
 close "precision.linear=fp8_emulated, 2 ranks" 4 fp8-emulated cpu-fp8 5e-3
 ran cpu-fp8-experts 1 --device cpu "${experts[@]}" precision.parameters=bf16 precision.linear=fp8

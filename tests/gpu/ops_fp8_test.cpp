@@ -91,6 +91,83 @@ TEST_P(CudaFp8, QuantizesRowsThatAreApart) {
   }
 }
 
+/// Bytes on both host and device.
+class TestBytes {
+ public:
+  explicit TestBytes(std::int64_t size)
+      : host_(static_cast<std::size_t>(size)), device_(static_cast<std::size_t>(size)) {}
+  std::byte* host() { return host_.data(); }
+  std::byte* device() { return static_cast<std::byte*>(device_.data()); }
+  void upload() { device_.upload(device_stream(), host_); }
+  void expect_equal(const char* what) {
+    std::vector<std::byte> from_device(host_.size());
+    device_.download(device_stream(), from_device);
+    EXPECT_TRUE(from_device == host_) << what << ", seed " << seed;
+  }
+
+ private:
+  std::vector<std::byte> host_;
+  DeviceMemory device_;
+};
+
+TEST_P(CudaFp8, DividesRowsAmongRanks) {
+  constexpr std::int64_t ranks = 3;
+  for (const auto& [rows, cols, part] : {std::tuple{7, 33, 80}, {6, 64, 128}, {3, 1000, 1024}}) {
+    SCOPED_TRACE(::testing::Message() << rows << " x " << cols << " by " << part);
+    const std::int64_t numel = std::int64_t{rows} * cols;
+    TestMatrix x(dtype(), 1, numel, {}, 3.0);
+    TestBytes maxima(ranks * rows * 4), first_rows(16), scales(std::int64_t{rows} * 4);
+    TestBytes codes(ranks * (part + 8));
+    const auto run = [&](std::byte* own_scales, std::byte* own_codes, std::int64_t first) {
+      return ops::Fp8Run{.first = first,
+                         .cols = cols,
+                         .scales = Tensor(own_scales, DType::f32, {rows}),
+                         .parts = Tensor(own_codes, DType::i8, {ranks, part + 8}),
+                         .part_numel = part,
+                         .at = first};
+    };
+    const auto host = [&](std::int64_t first) { return run(scales.host(), codes.host(), first); };
+    const auto device = [&](std::int64_t first) {
+      return run(scales.device(), codes.device(), first);
+    };
+    const auto for_each_rank = [&](auto visit) {
+      for (std::int64_t rank = 0; rank < ranks && rank * part < numel; ++rank)
+        visit(rank, rank * part, std::min<std::int64_t>(part, numel - rank * part));
+    };
+    maxima.upload();
+    codes.upload();
+    for_each_rank([&](std::int64_t rank, std::int64_t first, std::int64_t count) {
+      const auto row = first / cols, touched = (first + count - 1) / cols - row + 1;
+      reinterpret_cast<std::int32_t*>(first_rows.host())[rank] = static_cast<std::int32_t>(row);
+      const auto mine = [&](std::byte* all) {
+        return Tensor(all + rank * rows * 4, DType::f32, {touched});
+      };
+      ops::row_maxima(host_stream(), mine(maxima.host()), x.host().slice(first, count),
+                      host(first));
+      ops::cuda::row_maxima(device_stream(), mine(maxima.device()), x.device().slice(first, count),
+                            device(first));
+    });
+    maxima.expect_equal("maxima");
+    first_rows.upload();
+    ops::row_scales(host_stream(), Tensor(scales.host(), DType::f32, {rows}),
+                    Tensor(maxima.host(), DType::f32, {ranks, rows}),
+                    Tensor(first_rows.host(), DType::i32, {ranks}));
+    ops::cuda::row_scales(device_stream(), Tensor(scales.device(), DType::f32, {rows}),
+                          Tensor(maxima.device(), DType::f32, {ranks, rows}),
+                          Tensor(first_rows.device(), DType::i32, {ranks}));
+    scales.expect_equal("scales");
+    for_each_rank([&](std::int64_t /*rank*/, std::int64_t first, std::int64_t count) {
+      ops::quantize_run(host_stream(), host(first), x.host().slice(first, count));
+      ops::cuda::quantize_run(device_stream(), device(first), x.device().slice(first, count));
+    });
+    codes.expect_equal("codes");
+    TestMatrix y(dtype(), 1, numel);
+    ops::dequantize_run(host_stream(), y.host().slice(0, numel), host(0));
+    ops::cuda::dequantize_run(device_stream(), y.device().slice(0, numel), device(0));
+    y.expect_equal(0, "numbers");
+  }
+}
+
 TEST_P(CudaFp8, NumbersThatAreNotFiniteMakeNan) {
   for (const double bad : {std::numeric_limits<double>::infinity(), std::nan("")}) {
     TestMatrix x(dtype(), 4, 24);

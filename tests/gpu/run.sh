@@ -177,6 +177,11 @@ run_ranks() {
     train same-bits-$ranks $ranks cuda train.reproducible=mesh train.global_batch=8 sharding.strategy=full_shard
     close "the same bits with $ranks NCCL ranks as with one" same-bits-$ranks same-bits 0
   done
+  # shellcheck disable=SC2086
+  { train fp8-one 1 cuda precision.parameters=bf16 precision.linear=fp8 $wide
+    train fp8-gathered 2 cuda precision.parameters=bf16 precision.linear=fp8 $wide sharding.strategy=full_shard \
+      sharding.gather=fp8 sharding.gather_within_node=true; }
+  close "weights gathered in FP8, 2 NCCL ranks beside one" fp8-gathered fp8-one 1e-2
   # Each rank is a host of its own to NCCL here, so it uses no symmetric kernels on the windows; that takes two GPUs.
   NCCL_CUMEM_ENABLE=1 train windows-2 2 cuda sharding.strategy=full_shard mesh.ranks_per_node=2
   close "full_shard, 2 NCCL ranks, registered windows" windows-2 one 1e-5

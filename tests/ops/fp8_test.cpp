@@ -193,6 +193,81 @@ TEST_P(Fp8Rows, AreExactlyNumbersOfBothTypes) {
   }
 }
 
+/// A matrix whose rows ranks cut: each rank's codes begin a part.
+struct DividedFp8 {
+  DividedFp8(const Tensor& x, std::int64_t part_numel)
+      : whole(x),
+        numel(part_numel),
+        parts((x.numel() + numel - 1) / numel),
+        codes(static_cast<std::size_t>(parts * stride())),
+        scales(static_cast<std::size_t>(x.rows())) {}
+  std::int64_t stride() const { return numel + 7; }
+  std::int64_t count(std::int64_t part) const {
+    return std::min(numel, whole.numel() - part * numel);
+  }
+  Tensor numbers(std::int64_t part) const { return whole.slice(part * numel, count(part)); }
+  /// Returns a part's run, which starts its codes.
+  ops::Fp8Run run(std::int64_t part) {
+    return {.first = part * numel,
+            .cols = whole.cols(),
+            .scales = Tensor(scales.data(), DType::f32, {whole.rows()}),
+            .parts = Tensor(codes.data() + part * stride(), DType::i8, {1, stride()}),
+            .part_numel = numel};
+  }
+  ops::Fp8Run all() {
+    auto run = this->run(0);
+    run.parts = Tensor(codes.data(), DType::i8, {parts, stride()});
+    return run;
+  }
+  void agree_on_scales(device::Stream& stream) {
+    std::vector<std::int32_t> first_rows;
+    std::vector<float> maxima(static_cast<std::size_t>(parts * whole.rows()), 0.0F);
+    for (std::int64_t part = 0; part < parts; ++part) {
+      const auto first = part * numel / whole.cols();
+      const auto last = (part * numel + count(part) - 1) / whole.cols();
+      first_rows.push_back(static_cast<std::int32_t>(first));
+      ops::row_maxima(stream,
+                      Tensor(maxima.data() + part * whole.rows(), DType::f32, {last - first + 1}),
+                      numbers(part), run(part));
+    }
+    ops::row_scales(stream, Tensor(scales.data(), DType::f32, {whole.rows()}),
+                    Tensor(maxima.data(), DType::f32, {parts, whole.rows()}),
+                    Tensor(first_rows.data(), DType::i32, {parts}));
+  }
+  Tensor whole;
+  std::int64_t numel, parts;
+  std::vector<std::int8_t> codes;
+  std::vector<float> scales;
+};
+
+TEST_P(Fp8Rows, AreTheSameIfRanksDivideTheirElements) {
+  for (const auto& [rows, cols] : {std::pair{1, 1}, {3, 7}, {9, 64}, {5, 300}, {70, 33}})
+    for (const std::int64_t part_numel : {1, 5, 32, 96, 1000}) {
+      SCOPED_TRACE(::testing::Message() << rows << " x " << cols << " by " << part_numel);
+      Matrix x(dtype(), rows, cols, 0, 3.0);
+      if (rows > 2) x.set(2, cols / 2, static_cast<double>(infinity));
+      const Fp8 expected({rows, cols});
+      ops::quantize_rows(stream, expected.matrix, x);
+      DividedFp8 divided(x.view(), part_numel);
+      divided.agree_on_scales(stream);
+      for (std::int64_t part = 0; part < divided.parts; ++part)
+        ops::quantize_run(stream, divided.run(part), divided.numbers(part));
+      const Matrix y(dtype(), rows, cols), of_rows(dtype(), rows, cols);
+      ops::dequantize_run(stream, y.view(), divided.all());
+      ops::dequantize_rows(stream, of_rows, expected.matrix);
+      for (std::int64_t r = 0; r < rows; ++r)
+        for (std::int64_t c = 0; c < cols; ++c)
+          ASSERT_TRUE(y.get(r, c) == of_rows.get(r, c) || (r == 2 && std::isnan(y.get(r, c))))
+              << r << " " << c;
+      // Rounded again, they stay.
+      const Fp8 again({rows, cols});
+      ops::quantize_rows(stream, again.matrix, y);
+      for (std::int64_t r = 0; r < rows; ++r)
+        for (std::int64_t c = 0; c < cols; ++c)
+          ASSERT_TRUE(again.get(r, c) == y.get(r, c) || r == 2) << r << " " << c;
+    }
+}
+
 TEST_P(Fp8Rows, DoNotDependOnThreads) {
   const Matrix x(dtype(), 300, 200);
   const Fp8 rows({300, 200}), columns({200, 300});

@@ -87,6 +87,81 @@ TEST(Fp8, RecomputedLayersHaveTheSameBits) {
   EXPECT_EQ(run_alone(in).losses, kept.losses);
 }
 
+/// Returns a run's losses, and the bytes that a rank sends along `shard` in its last step.
+std::pair<std::vector<double>, std::int64_t> losses_and_traffic(const train::Inputs& in) {
+  const auto setup = plan::make_planned_setup(world(), in);
+  comm::DeviceMesh mesh(world(), setup.topology, setup.mesh);
+  train::Trainer trainer(world(), setup, mesh);
+  trainer.start();
+  std::vector<double> losses;
+  std::int64_t bytes = 0;
+  while (trainer.step() < in.train.steps) {
+    const auto record = trainer.train_step();
+    losses.push_back(record.loss);
+    bytes = record.traffic.at("shard");
+  }
+  return {losses, bytes};
+}
+
+/// The forward pass has the same bits. Later losses differ by small numbers in input gradients.
+TEST(Fp8, GathersWhatItMultipliesBy) {
+  if (world().size() < 2) GTEST_SKIP() << "needs two ranks";
+  const TemporaryFolder folder;
+  auto in = small_inputs(folder.path());
+  in.precision = {.parameters = DType::bf16, .linear = LinearPrecision::fp8};
+  in.model.vocab_size = 264;
+  in.model.hidden_size = 96;
+  in.model.intermediate_size = 256;
+  in.sharding.strategy = Strategy::full_shard;
+  in.sharding.reduce = sharding::Reduce::last;
+  in.train.global_batch = 8 * world().size();
+  in.train.steps = 8;
+  for (const int ranks_per_node : {1, world().size()})
+    for (const auto offload : {sharding::Offload::none, sharding::Offload::all}) {
+      in.mesh.ranks_per_node = ranks_per_node;
+      in.sharding.offload = offload;
+      in.sharding.gather = sharding::GatherDType::automatic;
+      in.sharding.gather_within_node = false;
+      const auto [plain, bytes] = losses_and_traffic(in);
+      in.sharding.gather = sharding::GatherDType::fp8;
+      in.sharding.gather_within_node = true;
+      const auto [losses, fewer] = losses_and_traffic(in);
+      EXPECT_EQ(losses.front(), plain.front());
+      for (std::size_t i = 0; i < plain.size(); ++i)
+        EXPECT_NEAR(losses[i], plain[i], 1e-2 * plain[i]) << "step " << i + 1;
+      // Gradients are reduced once. Within a node, ranks read each other's memory.
+      EXPECT_LT(fewer, ranks_per_node == 1 ? 65 * bytes / 100 : bytes + bytes / 100);
+    }
+}
+
+TEST(Fp8, GathersFrozenWeightsAndSecondaryShards) {
+  if (world().size() != 4) GTEST_SKIP() << "needs four ranks";
+  const TemporaryFolder folder;
+  auto in = small_inputs(folder.path());
+  in.precision.linear = LinearPrecision::fp8;
+  in.model.lora = model::Lora{.rank = 4, .alpha = 16};
+  in.sharding.strategy = Strategy::full_shard;
+  in.mesh.ranks_per_node = 2;
+  const auto plain = run(world(), in);
+  in.sharding.gather = sharding::GatherDType::fp8;
+  const auto fp8 = run(world(), in);
+  EXPECT_EQ(fp8.losses.front(), plain.losses.front());
+  EXPECT_NEAR(fp8.losses.back(), plain.losses.back(), 1e-3 * plain.losses.back());
+  in.sharding.reshard_after_forward = sharding::ReshardAfterForward{2};
+  EXPECT_EQ(run(world(), in).losses, fp8.losses);
+}
+
+TEST(Fp8, GathersNothingInFp8ThatItDoesNotMultiplyInFp8) {
+  const TemporaryFolder folder;
+  auto in = small_inputs(folder.path());
+  in.train.global_batch = world().size();
+  in.sharding.strategy = Strategy::full_shard;
+  in.sharding.gather = sharding::GatherDType::fp8;
+  EXPECT_EQ(error_of([&] { train::plan_setup(in, comm::discover_topology(world(), 0)); }),
+            "sharding.gather is fp8, which sends what linear layers in FP8 multiply by, but "
+            "precision.linear is same; set that to fp8, or sharding.gather to int8");
+}
+
 TEST(Fp8, TrainsAdapters) {
   const TemporaryFolder folder;
   auto in = fp8_inputs(folder);

@@ -224,6 +224,21 @@ TEST_P(Fp8Predicted, TakesWhatIsPlanned) {
   expect_as_planned(in);
 }
 
+TEST(Fp8Prediction, HasGathers) {
+  if (world().size() != 4) return;
+  for (const int ranks_per_node : {1, 2, 4})
+    for (const auto dtype : {DType::f32, DType::bf16}) {
+      const TemporaryFolder folder;
+      auto in = predicted_inputs(folder);
+      in.sharding.strategy = Strategy::full_shard;
+      in.sharding.gather = sharding::GatherDType::fp8;
+      in.sharding.gather_within_node = true;
+      in.mesh.ranks_per_node = ranks_per_node;
+      in.precision = {.parameters = dtype, .linear = model::LinearPrecision::fp8};
+      expect_as_planned(in);
+    }
+}
+
 INSTANTIATE_TEST_SUITE_P(Prediction, Fp8Predicted,
                          testing::Combine(testing::Values("llama", "mixtral"),
                                           testing::Values(1, 2),

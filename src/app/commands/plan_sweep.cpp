@@ -41,7 +41,7 @@ struct Row {
   std::string_view strategy() const { return sharding::name_of(inputs.sharding.strategy); }
   std::string checkpointing() const { return name_of(inputs.memory.activation_checkpointing); }
   std::string offload() const { return name_of(inputs.sharding.offload); }
-  /// Returns what crosses nodes as int8, or that replicas train apart.
+  /// Returns what crosses nodes as codes, or that replicas train apart.
   const char* relief() const {
     if (inputs.optimizer.outer.enabled()) return "apart";
     const bool weights = inputs.sharding.gather != sharding::GatherDType::automatic;
@@ -104,7 +104,7 @@ class Sweep {
             }
   }
 
-  /// Plans the fastest launches again, with int8 between nodes and with replicas that train apart,
+  /// Plans the fastest launches again, with codes between nodes and with replicas that train apart,
   /// if a tenth of a step is exposed communication and some bytes cross nodes.
   void relieve_fastest() {
     std::vector<Row> slow;
@@ -127,9 +127,11 @@ class Sweep {
     if (config::sets(asked_.overrides, "sharding.gather") ||
         config::sets(asked_.overrides, "sharding.reduce_dtype"))
       return;
-    for (const auto& [gather, reduce] : {std::pair(GatherDType::int8, ReduceDType::int8),
-                                         std::pair(GatherDType::int8, ReduceDType::automatic),
-                                         std::pair(GatherDType::automatic, ReduceDType::int8)}) {
+    const auto weights =
+        in.precision.linear == model::LinearPrecision::same ? GatherDType::int8 : GatherDType::fp8;
+    for (const auto& [gather, reduce] :
+         {std::pair(weights, ReduceDType::int8), std::pair(weights, ReduceDType::automatic),
+          std::pair(GatherDType::automatic, ReduceDType::int8)}) {
       in.sharding.gather = gather;
       in.sharding.reduce_dtype = reduce;
       if (add(in)) return;  // else one of them does not cross nodes

@@ -65,6 +65,15 @@ std::int64_t ParameterTable::matmul_numel() const {
   return n;
 }
 
+bool ParameterTable::is_linear(ParameterId id) const {
+  using enum Role;
+  const Parameter& p = (*this)[id];
+  const auto role = p.role;
+  return p.is_matrix() && p.name.starts_with(layer_prefix) &&
+         (role == column || role == row || role == latent || role == replicated ||
+          role == expert_column || role == expert_row);
+}
+
 std::int64_t ParameterTable::trained_numel() const {
   std::int64_t n = 0;
   for (const auto& p : parameters) n += p.frozen ? 0 : p.numel();

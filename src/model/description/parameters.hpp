@@ -163,6 +163,9 @@ struct ParameterTable {
   std::int64_t matmul_numel() const;
   /// Returns true if the parameter counts in matmul_numel().
   bool multiplies(ParameterId id) const;
+  /// Returns true for what the layers' linear layers and experts multiply by: weights to which
+  /// precision.linear applies (LinearPrecision).
+  bool is_linear(ParameterId id) const;
   std::int64_t trained_numel() const;
   /// Returns the module at which the backward pass ends, the first one that holds a trained
   /// parameter: a layer, the final norm, or the root if an embedding is trained.

@@ -20,12 +20,6 @@ ops::Fp8Matrix shaped(const ops::Fp8Matrix& room, std::int64_t stacked, std::int
       .scales = room.scales.slice(0, stacked * rows)};
 }
 
-/// Returns true for weights that linear() and experts multiply by.
-bool is_linear(Role role) {
-  return role == Role::column || role == Role::row || role == Role::latent ||
-         role == Role::replicated || role == Role::expert_column || role == Role::expert_row;
-}
-
 std::int64_t stacked(const Tensor& w) {
   return w.dims() == 3 ? w.size(0) : 1;
 }
@@ -34,9 +28,9 @@ std::int64_t stacked(const Tensor& w) {
 
 Fp8Operands::Fp8Operands(ArenaAllocator& plan, const ParameterTable& table, std::int64_t rows) {
   std::int64_t widest = 0, weight_numel = 0, weight_rows = 0;
-  for (const auto& p : table.parameters) {
-    if (!p.is_matrix() || !is_linear(p.role) || !p.name.starts_with(table.layer_prefix)) continue;
-    const auto& s = p.shape;
+  for (std::size_t i = 0; i < table.parameters.size(); ++i) {
+    if (!table.is_linear(static_cast<ParameterId>(i))) continue;
+    const auto& s = table.parameters[i].shape;
     const auto out = s[s.size() - 2], in = s.back(), count = s.size() == 3 ? s[0] : 1;
     widest = std::max({widest, out, in});
     weight_numel = std::max(weight_numel, count * out * in);

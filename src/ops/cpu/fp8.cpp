@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "ops/cpu/gemm.hpp"
 #include "ops/cpu/kernels.hpp"
@@ -76,16 +77,47 @@ std::uint32_t largest_of(VecBits v) {
 }
 
 template <class T>
-void quantize_row(e4m3* to, float& scale, const T* from, std::int64_t count) {
+std::uint32_t largest_in(const T* from, std::int64_t count) {
   VecBits most{};
   for_each_vec(count, [&](std::int64_t i, auto lanes) {
     most = larger(most, magnitude_of(load(from + i, lanes)));
   });
-  const auto [up, down] = fp8_scale(largest_of(most));
+  return largest_of(most);
+}
+
+template <class T>
+void quantize_row(e4m3* to, float& scale, const T* from, std::int64_t count) {
+  const auto [up, down] = fp8_scale(largest_in(from, count));
   scale = down;
   for_each_vec(count, [&](std::int64_t i, auto lanes) {
     store_bits(to + i, narrowed(load(from + i, lanes) * up), lanes);
   });
+}
+
+/// Calls visit(row, begin, end) for numbers [begin, end) in each row that a run with `numel`
+/// touches, `row` counted from its first one. Many rows are shared by threads.
+template <class Visit>
+void for_each_row(const Fp8Run& run, std::int64_t numel, const Visit& visit) {
+  const auto before = run.first % run.cols;  // elements that the first row has ahead of the run
+  const auto rows = (before + numel + run.cols - 1) / run.cols;
+  for_each_block(rows, rows_per_block(run.cols), [&](std::int64_t first, std::int64_t last) {
+    for (auto r = first; r < last; ++r)
+      visit(r, std::max<std::int64_t>(0, r * run.cols - before),
+            std::min(numel, (r + 1) * run.cols - before));
+  });
+}
+
+/// Calls visit(codes, begin, end) for numbers [begin, end) in a run, part by part.
+template <class Visit>
+void for_each_part(const Fp8Run& run, std::int64_t begin, std::int64_t end, const Visit& visit) {
+  while (begin < end) {
+    const auto part = (run.at + begin) / run.part_numel,
+               in_part = (run.at + begin) % run.part_numel;
+    const auto next = std::min(end, begin + run.part_numel - in_part);
+    auto* const codes = run.parts.as<std::int8_t>() + part * run.parts.cols() + in_part;
+    visit(reinterpret_cast<e4m3*>(codes), begin, next);
+    begin = next;
+  }
 }
 
 /// Columns and rows of a block that is transposed at once.
@@ -203,6 +235,67 @@ void dequantize_rows(Stream& stream, Tensor y, const Fp8Matrix& q) {
   expects(y.dense() && y.numel() == q.values.numel(), "dequantize_rows shapes");
   stream.run([=] {
     with_type(y.dtype(), [&]<class T>(std::type_identity<T>) { dequantize(y.as<T>(), q); });
+  });
+}
+
+void row_maxima(Stream& stream, Tensor maxima, Tensor x, const Fp8Run& run) {
+  expects(maxima.dtype() == DType::f32, "maxima are fp32");
+  stream.run([=] {
+    with_type(x.dtype(), [&]<class T>(std::type_identity<T>) {
+      for_each_row(run, x.numel(), [&](std::int64_t row, std::int64_t begin, std::int64_t end) {
+        maxima.as<float>()[row] = std::bit_cast<float>(largest_in(x.as<T>() + begin, end - begin));
+      });
+    });
+  });
+}
+
+void row_scales(Stream& stream, Tensor scales, Tensor maxima, Tensor first_rows) {
+  expects(maxima.rows() == first_rows.numel() && maxima.dense(), "row_scales shapes");
+  stream.run([=] {
+    const auto rows = scales.numel(), ranks = maxima.rows(), count = maxima.cols();
+    std::vector<std::uint32_t> most(static_cast<std::size_t>(rows));
+    for (std::int64_t rank = 0; rank < ranks; ++rank) {
+      const auto first = first_rows.as<std::int32_t>()[rank];
+      for (std::int64_t i = 0; i < std::min(count, rows - first); ++i) {
+        auto& here = most[static_cast<std::size_t>(first + i)];
+        here = std::max(here, std::bit_cast<std::uint32_t>(maxima.as<float>()[rank * count + i]));
+      }
+    }
+    std::ranges::transform(most, scales.as<float>(),
+                           [](std::uint32_t bits) { return fp8_scale(bits).down; });
+  });
+}
+
+void quantize_run(Stream& stream, const Fp8Run& q, Tensor x) {
+  q.check(x.numel());
+  stream.run([=] {
+    with_type(x.dtype(), [&]<class T>(std::type_identity<T>) {
+      const float* const scales = q.scales.as<float>() + q.first / q.cols;
+      for_each_row(q, x.numel(), [&](std::int64_t row, std::int64_t begin, std::int64_t end) {
+        const float up = 1 / scales[row];  // exact: scales are powers of two, or NaN
+        for_each_part(q, begin, end, [&](e4m3* codes, std::int64_t from, std::int64_t to) {
+          for_each_vec(to - from, [&](std::int64_t i, auto lanes) {
+            store_bits(codes + i, narrowed(load(x.as<T>() + from + i, lanes) * up), lanes);
+          });
+        });
+      });
+    });
+  });
+}
+
+void dequantize_run(Stream& stream, Tensor y, const Fp8Run& q) {
+  q.check(y.numel());
+  stream.run([=] {
+    with_type(y.dtype(), [&]<class T>(std::type_identity<T>) {
+      const float* const scales = q.scales.as<float>() + q.first / q.cols;
+      for_each_row(q, y.numel(), [&](std::int64_t row, std::int64_t begin, std::int64_t end) {
+        for_each_part(q, begin, end, [&](const e4m3* codes, std::int64_t from, std::int64_t to) {
+          for_each_vec(to - from, [&](std::int64_t i, auto lanes) {
+            store(y.as<T>() + from + i, widened(load_bits(codes + i, lanes)) * scales[row], lanes);
+          });
+        });
+      });
+    });
   });
 }
 

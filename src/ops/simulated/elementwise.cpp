@@ -32,6 +32,22 @@ void dequantize_rows(Stream& stream, Tensor y, const Fp8Matrix& q) {
   move(stream, bytes_of(y, q.values, q.scales));
 }
 
+void row_maxima(Stream& stream, Tensor maxima, Tensor x, const Fp8Run& /*run*/) {
+  move(stream, bytes_of(maxima, x));
+}
+
+void row_scales(Stream& stream, Tensor scales, Tensor maxima, Tensor first_rows) {
+  move(stream, bytes_of(scales, maxima, first_rows));
+}
+
+void quantize_run(Stream& stream, const Fp8Run& /*q*/, Tensor x) {
+  move(stream, bytes_of(x) + static_cast<double>(x.numel()));
+}
+
+void dequantize_run(Stream& stream, Tensor y, const Fp8Run& /*q*/) {
+  move(stream, bytes_of(y) + static_cast<double>(y.numel()));
+}
+
 void quantize_blocks(Stream& stream, const BlockCodes& q, Tensor x, Tensor squares) {
   move(stream, bytes_of(q.bytes, x, squares));
 }

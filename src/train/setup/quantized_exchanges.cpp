@@ -74,6 +74,14 @@ void check_error_feedback(const sharding::ShardingOptions& options,
       "(experts with no_shard, or sharding.spec); set it to false");
 }
 
+/// Checks that the weights are multiplied in the form in which they are gathered.
+void check_form(const Inputs& in) {
+  validate(in.sharding.gather != sharding::GatherDType::fp8 ||
+               in.precision.linear != model::LinearPrecision::same,
+           "sharding.gather is fp8, which sends what linear layers in FP8 multiply by, but "
+           "precision.linear is same; set that to fp8, or sharding.gather to int8");
+}
+
 /// Checks that there is something to quantize.
 void check_quantization(const sharding::ShardingOptions& options,
                         const sharding::ShardLayout& layout, const comm::Topology& topology) {
@@ -83,17 +91,18 @@ void check_quantization(const sharding::ShardingOptions& options,
     return !comm::within_node(layout.dims(), axes, topology);
   };
   const auto any = [&](auto of_unit) { return std::ranges::any_of(layout.units(), of_unit); };
-  const bool gathers_int8 = options.gather == GatherDType::int8;
-  validate(gathers_int8 || !options.gather_within_node,
-           "sharding.gather_within_node is true, but sharding.gather is auto; set that to int8, or "
-           "leave both out");
+  const bool quantizes = options.gather != GatherDType::automatic;
+  validate(quantizes || !options.gather_within_node,
+           "sharding.gather_within_node is true, but sharding.gather is auto; set that to int8 or "
+           "fp8, or leave both out");
   const auto where = describe(topology);
-  validate(!gathers_int8 || any([&](const auto& unit) {
+  validate(!quantizes || any([&](const auto& unit) {
     return options.gather_within_node ? layout.dims().group_size(unit.sharded) > 1
                                       : crosses(unit.sharded);
   }),
-           "sharding.gather is int8, but {} over {} gathers no weights{}; leave it out{}",
-           name_of(options.strategy), where, options.gather_within_node ? "" : " from other nodes",
+           "sharding.gather is {}, but {} over {} gathers no weights{}; leave it out{}",
+           name_in_inputs(options.gather), name_of(options.strategy), where,
+           options.gather_within_node ? "" : " from other nodes",
            options.gather_within_node ? "" : ", or set sharding.gather_within_node");
   validate(
       options.reduce_dtype == ReduceDType::automatic || any([&](const auto& unit) {
@@ -119,6 +128,7 @@ void check_exchange(const optim::OuterOptions& options, const comm::ParallelDims
 
 void check_quantized_exchanges(const Inputs& in, const sharding::ShardLayout& layout,
                                const comm::Topology& topology) {
+  check_form(in);
   check_quantization(in.sharding, layout, topology);
   check_copies(in.sharding, layout, topology);
   check_error_feedback(in.sharding, layout, topology);
