@@ -39,7 +39,8 @@ const char* name_of(Pass pass) {
 }  // namespace
 
 Fsdp::Fsdp(ShardedState& state, comm::DeviceMesh& mesh, const ShardingOptions& sharding,
-           const PrecisionOptions& precision, std::int64_t tree_micro_batches)
+           const PrecisionOptions& precision, std::int64_t tree_micro_batches,
+           PartialSums::When partial_sums)
     : state_(state),
       layout_(state.layout()),
       mesh_(mesh),
@@ -56,7 +57,7 @@ Fsdp::Fsdp(ShardedState& state, comm::DeviceMesh& mesh, const ShardingOptions& s
       units_of_module_(layout_.table().modules.size()),
       index_in_unit_(layout_.table().parameters.size()),
       units_(layout_.units().size()),
-      partial_sums_(state, mesh) {
+      partial_sums_(state, mesh, partial_sums) {
   if (state.memory() == device::MemoryKind::host) copies_.emplace();
   for (const auto& of_state : state.groups()) {
     groups_.push_back(make_group(of_state, sharding));

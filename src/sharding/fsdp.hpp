@@ -47,7 +47,8 @@ struct MicroBatch {
 /// micro-batches take the memory of as many more gradient shards as the binary logarithm of their
 /// number, less one; where gradients add up whole on the rank, of as many more whole units.
 /// Gradients that are partial sums along other axes are completed in one all-reduce at the end of
-/// the step. A group with one rank communicates nothing.
+/// the step, or in each micro-batch (PartialSums::When). A group with one rank communicates
+/// nothing.
 ///
 /// With the state in host memory, weights are copied to the device before each gather, or once the
 /// optimizer has updated them. A unit's gradients are copied to the host once reduced, and back for
@@ -68,7 +69,8 @@ class Fsdp final : public model::Weights {
   /// Collective over the mesh. `state` and `mesh` are borrowed. The gradients of this many
   /// micro-batches, a power of two, add up as a balanced binary tree; 1: each step's one by one.
   Fsdp(ShardedState& state, comm::DeviceMesh& mesh, const ShardingOptions& sharding,
-       const PrecisionOptions& precision, std::int64_t tree_micro_batches = 1);
+       const PrecisionOptions& precision, std::int64_t tree_micro_batches = 1,
+       PartialSums::When partial_sums = PartialSums::When::at_the_end);
   ~Fsdp() override;  ///< Waits for collectives in flight.
 
   /// Call before each training micro-batch's forward pass.

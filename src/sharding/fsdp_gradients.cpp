@@ -107,6 +107,7 @@ void Fsdp::reduce(std::size_t u) {
   if (on_gradients_)
     on_gradients_(micro_batch_, u, unit.gradients.slice(0, layout_.units()[u].numel));
   if (micro_batch_.discarded) return discard(u);
+  partial_sums_.complete(u, unit.gradients);
   if (has_tree_here(unit)) add_to_total(u);
   if (!reduces_now(unit)) return;
   unit.reduced = compute_.record();

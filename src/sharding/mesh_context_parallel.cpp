@@ -105,14 +105,13 @@ void MeshContextParallel::sum(const Tensor& values) {
 
 std::unique_ptr<model::ContextParallel> make_context_parallel(comm::DeviceMesh& mesh,
                                                               const model::ModelConfig& config,
-                                                              std::int64_t batch,
+                                                              int tensor_ranks, std::int64_t batch,
                                                               std::int64_t tokens, DType dtype,
                                                               std::int64_t summed) {
   const auto& dims = mesh.dims();
   if (dims.group_size(dims.context()) == 1) return std::make_unique<model::WholeSequences>();
   // Tensor ranks divide the heads, and share one if they are more.
-  const auto heads =
-      std::max<std::int64_t>(1, config.num_key_value_heads / dims.group_size(dims.tensor()));
+  const auto heads = std::max<std::int64_t>(1, config.num_key_value_heads / tensor_ranks);
   return std::make_unique<MeshContextParallel>(
       mesh.along(dims.context()),
       MeshContextParallel::Shape{batch, tokens, heads * config.head_dim, heads * config.value_dim(),

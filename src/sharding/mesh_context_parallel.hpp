@@ -60,11 +60,11 @@ class MeshContextParallel final : public model::ContextParallel {
 };
 
 /// Returns MeshContextParallel over the mesh's context axis, or model::WholeSequences without one.
-/// Passes have `batch` rows with `tokens` tokens on each rank, and sum up to `summed` numbers.
-/// Collective.
+/// The model's heads are divided among `tensor_ranks`. Passes have `batch` rows with `tokens`
+/// tokens on each rank, and sum up to `summed` numbers. Collective.
 std::unique_ptr<model::ContextParallel> make_context_parallel(comm::DeviceMesh& mesh,
                                                               const model::ModelConfig& config,
-                                                              std::int64_t batch,
+                                                              int tensor_ranks, std::int64_t batch,
                                                               std::int64_t tokens, DType dtype,
                                                               std::int64_t summed = 0);
 

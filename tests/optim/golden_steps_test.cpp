@@ -116,8 +116,10 @@ class GoldenRun {
         tensor_(sharding::make_tensor_parallel(sharded_.mesh(), {mesh.residual}, tokens(),
                                                config_.hidden_size, DType::f32)),
         experts_(sharding::make_expert_parallel(sharded_.mesh(), config_)),
-        context_(sharding::make_context_parallel(sharded_.mesh(), config_, rows_[0].sequences,
-                                                 rows_[0].length(), DType::f32)),
+        context_(sharding::make_context_parallel(
+            sharded_.mesh(), config_,
+            sharded_.mesh().dims().group_size(sharded_.mesh().dims().tensor()), rows_[0].sequences,
+            rows_[0].length(), DType::f32)),
         model_(config_, sharded_.layout().local_table(), rows_[0].sequences, rows_[0].length(), {},
                DType::f32, *tensor_, model::Purpose::train, *experts_,
                config_.num_experts > 0 ? sharding::data_ranks(sharded_.mesh()) : model::DataRanks(),

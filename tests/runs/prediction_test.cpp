@@ -442,6 +442,27 @@ TEST_P(MeshReproduciblePredicted, TakesWhatIsPlanned) {
   expect_as_planned(in);
 }
 
+TEST(MeshReproduciblePrediction, HasVirtualTensorRanks) {
+  for (const auto residual : {sharding::ResidualLayout::sequence, sharding::ResidualLayout::hidden})
+    for (const int tensor : {1, 2}) {
+      if (world().size() % tensor != 0) continue;
+      const TemporaryFolder folder;
+      auto in = predicted_inputs(folder);
+      in.model.num_attention_heads = 4;
+      in.model.num_key_value_heads = 2;
+      in.model.hidden_size = 64;
+      in.model.intermediate_size = 56;
+      in.model.vocab_size = 264;
+      in.tensor.residual = residual;
+      in.sharding.strategy = Strategy::full_shard;
+      in.mesh.tensor = tensor;
+      in.train.global_batch = std::int64_t{4} * world().size();
+      in.train.reproducible = train::Reproducible::mesh;
+      in.train.reproducible_tensor = 4;
+      expect_as_planned(in);
+    }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Prediction, MeshReproduciblePredicted,
     testing::Combine(testing::Values(Strategy::full_shard, Strategy::no_shard,

@@ -263,6 +263,56 @@ TEST(MeshReproducible, EveryLaunchHasTheBitsOfItsTensorAndContextRanks) {
   }
 }
 
+/// Makes all dims of a model divisible among eight tensor ranks; more than two share a kv head.
+void divide_by_eight(model::ModelConfig& model) {
+  model.hidden_size = 64;
+  model.num_attention_heads = 8;
+  model.num_key_value_heads = model.family == "gpt2" ? 8 : 2;
+  model.intermediate_size = 56;
+  model.vocab_size = 264;
+  if (model.num_experts > 0) model.moe_intermediate_size = 32;
+  if (model.shared_expert_intermediate_size > 0) model.shared_expert_intermediate_size = 32;
+}
+
+// A rank stands for several tensor ranks of another mesh.
+TEST(MeshReproducible, VirtualTensorRanksHaveTheBitsOfRealOnes) {
+  const int ranks = world().size();
+  if (ranks == 1) GTEST_SKIP() << "needs tensor ranks to compare with";
+  std::mt19937 random(static_cast<unsigned>(ranks));  // NOLINT(cert-msc51-cpp)
+  int wanted = ranks;
+  const std::size_t every = ranks == 8 ? 2 : 1;
+  for (std::size_t i = 0; i < std::size(recipes); i += every) {
+    const auto& recipe = recipes[i];
+    if (recipe.optimizer == optim::OptimizerName::muon) continue;  // takes whole matrices
+    const SharedFolder folder;
+    auto in = inputs_of(recipe, folder.path());
+    divide_by_eight(in.model);
+    const bool takes_hidden = recipe.family != std::string("gpt2");
+    in.tensor.residual =
+        std::array{sharding::ResidualLayout::sequence, sharding::ResidualLayout::whole,
+                   takes_hidden ? sharding::ResidualLayout::hidden
+                                : sharding::ResidualLayout::whole}[random() % 3];
+    wanted = wanted == 2 ? ranks : wanted / 2;
+    auto real = in;
+    real.run.folder += "-real";
+    real.mesh.tensor = wanted;
+    real.sharding.strategy = Strategy::full_shard;
+    const auto expected =
+        run_for_bits(world().split(world().rank() / wanted, world().rank() % wanted), real);
+    in.train.reproducible_tensor = wanted;
+    const auto base = in;
+    do {
+      in = base;
+      const int sizes = std::bit_width(static_cast<unsigned>(wanted)) - 1;
+      in.mesh.tensor = 1 << random() % static_cast<unsigned>(sizes);
+      draw_launch(in, ranks, random);
+      in.sharding.wrap.min_numel = 10'000;  // more than a layer's matrices
+    } while (in.mesh.pipeline > 1 && in.tensor.residual != sharding::ResidualLayout::sequence);
+    SCOPED_TRACE(fmt::format("{} tensor ranks on {}", wanted, describe_launch(recipe, in)));
+    expect_equal(expected, run_for_bits(world(), in));
+  }
+}
+
 // Two chunks on a rank route one micro-batch between them.
 TEST(MeshReproducible, InterleavedChunksCountEachTokenOnce) {
   if (world().size() != 4) GTEST_SKIP() << "needs two stages of two ranks";

@@ -54,6 +54,24 @@ TEST(RunReplay, FindsTheSameBitsOnAnotherMesh) {
   EXPECT_EQ(end.hashed, 2);
 }
 
+TEST(RunReplay, FindsTheSameBitsOnOneRankInPlaceOfTensorRanks) {
+  if (world().size() < 2) GTEST_SKIP() << "needs tensor ranks";
+  const SharedFolder folder;
+  auto in = recorded_inputs(folder.path(), Reproducible::mesh);
+  in.model.num_key_value_heads = 2;
+  in.model.vocab_size = 258;
+  in.mesh.tensor = 2;
+  in.sharding.strategy = Strategy::full_shard;
+  run_to_the_end(in);
+  auto there = in;
+  there.mesh = {};
+  there.train.reproducible_tensor = 2;
+  const auto recorded = records_of(in);
+  const auto end = replay_on(world().split(world().rank(), 0), there, "02", recorded, 6);
+  EXPECT_EQ(end.difference, "");
+  EXPECT_EQ(end.hashed, 2);
+}
+
 TEST(RunReplay, FindsTheSameBitsOnTheSameMesh) {
   const SharedFolder folder;
   const auto in = recorded_inputs(folder.path(), Reproducible::launch);

@@ -208,6 +208,48 @@ TEST_F(SetupTest, RefusesWhatHasNoOrderOnEveryMesh) {
             "(model.tie_word_embeddings=false)");
 }
 
+TEST_F(SetupTest, RefusesWhatVirtualTensorRanksCannotCompute) {
+  const auto refusal = [&](const auto& change) {
+    auto in = inputs_;
+    in.model.num_hidden_layers = 4;
+    in.model.num_key_value_heads = 2;
+    in.model.vocab_size = 258;
+    in.train.global_batch = 16;
+    in.train.reproducible = Reproducible::mesh;
+    in.train.reproducible_tensor = 2;
+    change(in);
+    return test::error_of([&] { plan_setup(in, comm::planned_topology(4, 4, 0)); });
+  };
+  EXPECT_EQ(refusal([](Inputs& in) { in.train.reproducible = Reproducible::launch; }),
+            "train.reproducible_tensor is 2, but train.reproducible is launch; set that to mesh");
+  EXPECT_EQ(refusal([](Inputs& in) { in.train.reproducible_tensor = 3; }),
+            "train.reproducible_tensor is 3, which is no power of two that mesh.axes.tensor 1 "
+            "divides; use 1 or 2");
+  EXPECT_EQ(refusal([](Inputs& in) {
+              in.mesh.tensor = 4;
+              in.model.hidden_size = 32;
+              in.model.num_attention_heads = 4;
+            }),
+            "train.reproducible_tensor is 2, which is no power of two that mesh.axes.tensor 4 "
+            "divides; use 4 or 8");
+  EXPECT_EQ(refusal([](Inputs& in) { in.model.vocab_size = 257; }),
+            "train.reproducible_tensor is 2, which does not divide model.vocab_size 257; start 2 "
+            "tensor ranks (mesh.axes.tensor=2)");
+  EXPECT_EQ(refusal([](Inputs& in) {
+              in.mesh.pipeline = 2;
+              in.tensor.residual = sharding::ResidualLayout::whole;
+            }),
+            "train.reproducible_tensor is 2, and pipeline stages send virtual ranks' rows, but "
+            "tensor.residual is whole; use mesh.axes.pipeline=1");
+  EXPECT_EQ(refusal([](Inputs& in) {
+              in.sharding.wrap = {sharding::Wrap::size, 1000};
+            }),
+            "train.reproducible is mesh, but sharding.wrap is size and separates "
+            "model.layers.0.self_attn.k_proj.weight from model.layers.0.self_attn.q_proj.weight, "
+            "which other meshes multiply together; raise sharding.min_numel, or use "
+            "sharding.wrap=layer");
+}
+
 // Sequences are computed one at a time, whatever the micro-batch, and neighbors are summed first.
 TEST_F(SetupTest, DividesSequencesSoThatTheirSumsAreOneTree) {
   inputs_.train.global_batch = 0;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -39,7 +40,8 @@ void check_overrides(const config::Inputs& of_run, const config::Inputs& asked) 
              "share processors)",
              key, was);
   };
-  check("mesh.axes.tensor", of_run.mesh.tensor, asked.mesh.tensor);
+  check("train.reproducible_tensor", of_run.train.reproducible_tensor,
+        asked.train.reproducible_tensor);
   check("mesh.axes.context", of_run.mesh.context, asked.mesh.context);
   check("tensor.residual", name_in_inputs(of_run.tensor.residual),
         name_in_inputs(asked.tensor.residual));
@@ -50,10 +52,14 @@ void check_overrides(const config::Inputs& of_run, const config::Inputs& asked) 
 }
 
 /// Returns the run's inputs without what a replay leaves out: it saves, evaluates and reports
-/// nothing. Mesh options on which the bits do not depend are left to the strategy.
-config::Inputs inputs_of(const std::string& text, const ReplayArguments& asked) {
+/// nothing. Mesh options on which the bits do not depend are left to the strategy, and of the
+/// tensor ranks this launch has as many as fit.
+config::Inputs inputs_of(const std::string& text, const ReplayArguments& asked, int ranks) {
   auto in = config::parse_inputs(text, "the run's inputs");
   if (in.train.reproducible == train::Reproducible::mesh) {
+    auto& tensor_ranks = in.train.reproducible_tensor;
+    if (tensor_ranks == 0) tensor_ranks = in.mesh.tensor;
+    in.mesh.tensor = std::gcd(tensor_ranks, ranks / std::gcd(in.mesh.context, ranks));
     in.mesh.replicate = in.mesh.shard = 0;
     in.mesh.pipeline = 1;
     in.mesh.ranks_per_node = 0;
@@ -103,7 +109,7 @@ int replay(const ReplayArguments& asked) {
     validate(last >= asked.step, "--until {} is before --step {}", last, asked.step);
     recorded = train::read_metrics(fs::path(asked.run) / "metrics.jsonl");
     plan = train::plan_replay(asked.run, recorded, asked.step, last);
-    return config::to_yaml(inputs_of(plan.config, asked));
+    return config::to_yaml(inputs_of(plan.config, asked, world.size()));
   });
   const fs::path checkpoint = world.broadcast(plan.checkpoint.string());
   const auto setup =

@@ -1,40 +1,28 @@
 #include "train/engine/engine.hpp"
 
 #include "ops/thread_independence.hpp"
-#include "sharding/mesh_expert_parallel.hpp"
 #include "train/engine/selection_bias.hpp"
 
 namespace llamesh::train {
-namespace {
-
-model::DataRanks data_ranks(const Setup& setup, comm::DeviceMesh& mesh) {
-  if (setup.inputs.model.num_experts == 0) return {};
-  auto ranks = sharding::data_ranks(mesh);
-  ranks.in_flight = max_in_flight(setup.pipeline);
-  return ranks;
-}
-
-}  // namespace
-
 Engine::Engine(const Setup& setup, comm::DeviceMesh& mesh)
     : mesh(mesh),
       state(*setup.layout, mesh, setup.inputs.precision, optim::moments_of(setup.inputs.optimizer),
             setup.inputs.sharding, optim::outer_tensors_of(setup.inputs.optimizer.outer)),
       fsdp(state, mesh, setup.inputs.sharding, setup.inputs.precision,
-           setup.is_mesh_reproducible() ? setup.micro_batches : 1),
+           setup.is_mesh_reproducible() ? setup.micro_batches : 1,
+           setup.is_mesh_reproducible() ? sharding::PartialSums::When::in_each_micro_batch
+                                        : sharding::PartialSums::When::at_the_end),
       tensor(sharding::make_tensor_parallel(
           mesh, setup.inputs.tensor, setup.inputs.train.micro_batch * setup.row_length(),
           setup.inputs.model.hidden_size, setup.inputs.precision.parameters)),
       experts(sharding::make_expert_parallel(mesh, setup.inputs.model)),
       context(sharding::make_context_parallel(
-          mesh, setup.inputs.model, setup.inputs.train.micro_batch, setup.row_length(),
-          setup.inputs.precision.parameters, 2 * setup.max_pairs())),
+          mesh, setup.inputs.model,
+          setup.virtual_ranks() * mesh.dims().group_size(mesh.dims().tensor()),
+          setup.inputs.train.micro_batch, setup.row_length(), setup.inputs.precision.parameters,
+          2 * setup.max_pairs())),
       optimizer(setup.inputs.optimizer, state, mesh, setup.inputs.run.seed),
-      model(setup.inputs.model, setup.layout->local_table(), setup.inputs.train.micro_batch,
-            setup.row_length(), setup.inputs.memory,
-            {setup.inputs.precision.parameters, setup.inputs.precision.linear}, *tensor,
-            setup.inputs.data.pairs ? model::Purpose::train_on_pairs : model::Purpose::train,
-            *experts, data_ranks(setup, mesh), *context, chunks_of_stage(setup, mesh.rank())),
+      model(setup, mesh, {fsdp, *tensor, *experts, *context}),
       bias_update_rate_(setup.inputs.model.router_bias_update_rate) {
   if (setup.inputs.optimizer.outer.enabled())
     outer.emplace(setup.inputs.optimizer.outer, state, mesh);
@@ -55,7 +43,7 @@ void Engine::forward_backward(std::span<const model::Batch> micro_batches, float
     for (const auto& batch : micro_batches) {
       fsdp.begin_micro_batch(place);
       ++place.index;
-      model.train(fsdp, batch, scale);
+      model.train(batch, scale);
       on_micro_batch();
     }
   }
@@ -67,12 +55,12 @@ void Engine::replay(const model::Batch& first, float scale, std::int64_t micro_b
   model.begin_step(micro_batches);
   if (pipeline) return pipeline->replay(model, fsdp, first, scale);
   fsdp.begin_micro_batch({.discarded = true});
-  model.train(fsdp, first, scale);
+  model.train(first, scale);
 }
 
 void Engine::evaluate(std::span<const model::Batch> batches) {
   if (pipeline) return pipeline->evaluate(model, fsdp, batches);
-  for (const auto& batch : batches) model.evaluate(fsdp, batch);
+  for (const auto& batch : batches) model.evaluate(batch);
 }
 
 void Engine::update(double lr, double norm, std::int64_t step) {

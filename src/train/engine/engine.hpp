@@ -7,13 +7,13 @@
 #include <span>
 
 #include "comm/mesh/device_mesh.hpp"
-#include "model/causal_lm.hpp"
 #include "optim/optimizer.hpp"
 #include "optim/outer_optimizer.hpp"
 #include "sharding/fsdp.hpp"
 #include "sharding/mesh_context_parallel.hpp"
 #include "sharding/mesh_expert_parallel.hpp"
 #include "sharding/mesh_tensor_parallel.hpp"
+#include "train/engine/models.hpp"
 #include "train/engine/pipeline.hpp"
 #include "train/setup/setup.hpp"
 
@@ -60,7 +60,7 @@ struct Engine {
   std::unique_ptr<model::ContextParallel> context;
   optim::Optimizer optimizer;
   std::optional<optim::OuterOptimizer> outer;  ///< if replicas train apart
-  model::CausalLM model;
+  Models model;
   std::optional<Pipeline> pipeline;  ///< if there are several stages
 
  private:

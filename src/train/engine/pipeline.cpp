@@ -91,7 +91,7 @@ void Pipeline::open(Channel& channel, comm::DeviceMesh::Axis& axis) {
 
 /// Objects with which the actions in a pass compute.
 struct Pipeline::Passes {
-  model::CausalLM& model;
+  Models& model;
   sharding::Fsdp& fsdp;
   std::span<const model::Batch> batches;
   enum class Purpose { train, replay, evaluate } purpose;
@@ -105,20 +105,19 @@ PipelineShape Pipeline::shape_for(std::span<const model::Batch> batches) const {
           .micro_batches = static_cast<int>(std::ssize(batches))};
 }
 
-void Pipeline::train(model::CausalLM& model, sharding::Fsdp& fsdp,
+void Pipeline::train(Models& model, sharding::Fsdp& fsdp,
                      std::span<const model::Batch> micro_batches, float scale,
                      const std::function<void()>& on_micro_batch) {
   run({model, fsdp, micro_batches, Passes::Purpose::train, scale, on_micro_batch},
       pipeline_actions(shape_for(micro_batches), stage_));
 }
 
-void Pipeline::replay(model::CausalLM& model, sharding::Fsdp& fsdp, const model::Batch& batch,
-                      float scale) {
+void Pipeline::replay(Models& model, sharding::Fsdp& fsdp, const model::Batch& batch, float scale) {
   const std::span one(&batch, 1);
   run({model, fsdp, one, Passes::Purpose::replay, scale}, pipeline_actions(shape_for(one), stage_));
 }
 
-void Pipeline::evaluate(model::CausalLM& model, sharding::Fsdp& fsdp,
+void Pipeline::evaluate(Models& model, sharding::Fsdp& fsdp,
                         std::span<const model::Batch> batches) {
   run({model, fsdp, batches, Passes::Purpose::evaluate},
       evaluation_actions(shape_for(batches), stage_));
@@ -161,13 +160,13 @@ void Pipeline::run_pass(const Passes& p, const PipelineAction& pass) {
   if (pass.kind == Kind::forward) {
     const Tensor in = is_first ? Tensor() : received(activations_in_);
     const Tensor out = is_last ? Tensor() : free_slot(activations_out_);
-    if (evaluates) return p.model.evaluate(p.fsdp, batch, place, in, out);
-    return p.model.forward(p.fsdp, batch, place, in, out);
+    if (evaluates) return p.model.evaluate(batch, place, in, out);
+    return p.model.forward(batch, place, in, out);
   }
   const Tensor gradient = is_last ? Tensor() : received(gradients_in_);
   const Tensor to = is_first ? gradient : free_slot(gradients_out_);
   if (gradient && !is_first) ops::copy(compute_, to, gradient);
-  p.model.backward(p.fsdp, batch, place, to, p.scale);
+  p.model.backward(batch, place, to, p.scale);
   if (place.chunk == 0) p.on_micro_batch();
 }
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "comm/mesh/device_mesh.hpp"
-#include "model/causal_lm.hpp"
 #include "sharding/fsdp.hpp"
+#include "train/engine/models.hpp"
 #include "train/setup/pipeline_schedule.hpp"
 #include "train/setup/setup.hpp"
 
@@ -34,14 +34,12 @@ class Pipeline {
 
   /// Like CausalLM::train() for each micro-batch. Calls `on_micro_batch` after each one's last
   /// backward pass here.
-  void train(model::CausalLM& model, sharding::Fsdp& fsdp,
-             std::span<const model::Batch> micro_batches, float scale,
-             const std::function<void()>& on_micro_batch);
+  void train(Models& model, sharding::Fsdp& fsdp, std::span<const model::Batch> micro_batches,
+             float scale, const std::function<void()>& on_micro_batch);
   /// Runs a single micro-batch and discards its gradients.
-  void replay(model::CausalLM& model, sharding::Fsdp& fsdp, const model::Batch& batch, float scale);
+  void replay(Models& model, sharding::Fsdp& fsdp, const model::Batch& batch, float scale);
   /// Like CausalLM::evaluate() for each batch. As many as there are stages keep all at work.
-  void evaluate(model::CausalLM& model, sharding::Fsdp& fsdp,
-                std::span<const model::Batch> batches);
+  void evaluate(Models& model, sharding::Fsdp& fsdp, std::span<const model::Batch> batches);
 
  private:
   /// One direction to a neighbor.

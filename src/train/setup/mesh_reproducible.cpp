@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "core/error.hpp"
 #include "ops/arithmetic.hpp"
@@ -20,6 +22,23 @@ void check_power_of_two(std::string_view name, std::int64_t value) {
            "{}, which adds up powers of two, but {} is {}; use {} or {}, or "
            "train.reproducible=launch",
            key, name, value, std::bit_floor(bits), std::bit_ceil(bits));
+}
+
+/// Checks that matrices which a layer multiplies together, as neighbors in memory, stay in one
+/// unit.
+void check_units(const sharding::ShardLayout& layout) {
+  const auto& table = layout.table();
+  std::map<std::pair<model::ModuleId, bool>, model::ParameterId> first_of;  // by parent, and frozen
+  for (std::size_t i = 0; i < table.parameters.size(); ++i) {
+    const auto id = static_cast<model::ParameterId>(i);
+    if (!table.is_linear(id)) continue;
+    const auto parent = table[table[id].module].parent;
+    const auto first = first_of.try_emplace({parent, table[id].frozen}, id).first->second;
+    validate(layout.place(id).unit == layout.place(first).unit,
+             "{}, but sharding.wrap is size and separates {} from {}, which other meshes multiply "
+             "together; raise sharding.min_numel, or use sharding.wrap=layer",
+             key, table[id].name, table[first].name);
+  }
 }
 
 }  // namespace
@@ -61,8 +80,8 @@ void check_mesh_reproducible(const Inputs& in, const comm::ParallelDims& mesh) {
 std::string arithmetic_of(const Inputs& in) {
   auto text = ops::arithmetic();
   if (in.train.reproducible != Reproducible::mesh) return text;
-  if (in.mesh.tensor > 1)
-    text += fmt::format(", {} tensor ranks with residual {}", in.mesh.tensor,
+  if (in.train.reproducible_tensor > 1)
+    text += fmt::format(", {} tensor ranks with residual {}", in.train.reproducible_tensor,
                         name_in_inputs(in.tensor.residual));
   if (in.mesh.context > 1) text += fmt::format(", {} context ranks", in.mesh.context);
   if (in.memory.loss_chunk > 0)
@@ -75,6 +94,7 @@ int ranks_that_reduce_first(const Inputs& in, const sharding::ShardLayout& layou
   const auto context = mesh.without_ones(mesh.context());
   constexpr const char* parts_first =
       "{}, which adds up the parts of each sequence first, but {}; use {}";
+  if (in.sharding.wrap.wrap == sharding::Wrap::size) check_units(layout);
   if (in.sharding.reduce == sharding::Reduce::last) {
     validate(context.none(), parts_first, key, "sharding.reduce is last",
              "each, or mesh.axes.context=1");

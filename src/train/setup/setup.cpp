@@ -33,6 +33,7 @@
 #include "train/setup/mesh_reproducible.hpp"
 #include "train/setup/profiled_steps.hpp"
 #include "train/setup/quantized_exchanges.hpp"
+#include "train/setup/virtual_ranks.hpp"
 #include "train/setup/walltime.hpp"
 
 namespace llamesh::train {
@@ -420,6 +421,7 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
   setup.layout = std::make_unique<const sharding::ShardLayout>(*setup.table, std::move(units),
                                                                setup.mesh, std::move(placements));
   if (setup.is_mesh_reproducible()) setup.neighbors = ranks_that_reduce_first(in, *setup.layout);
+  setup.virtual_layout = virtual_tensor_layout(in, *setup.layout, setup.chunks);
   // A replica reads the same sequences whatever ranks it has.
   if (in.optimizer.outer.enabled())
     setup.neighbors = setup.mesh.group_size(setup.mesh.batch_axes() & ~setup.mesh.apart());
@@ -444,6 +446,7 @@ Setup make_setup(const comm::Communicator& world, const Inputs& inputs) {
   comm::agree(world, [&] {
     setup = plan_setup(fitting, std::move(setup.topology));
     auto& in = setup.inputs;
+    check_virtual_ranks_fit(in, setup.virtual_ranks());
     if (in.sharding.spec) sharding::check_implemented(*setup.layout, in.tensor.residual);
     if (world.rank() == 0) {
       refuse_stale_end_time();
