@@ -201,6 +201,7 @@ void training_keys(Io& io, Inputs& in) {
     io.key("on_nonfinite", in.train.on_nonfinite);
     io.key("reproducible", in.train.reproducible);
     io.automatic("reproducible_tensor", in.train.reproducible_tensor, from_to(0, 1 << 16));
+    io.automatic("reproducible_context", in.train.reproducible_context, from_to(0, 1 << 16));
     io.key("gemm_sm_count_target", in.train.gemm_sm_count_target, from_to(0, 4096));
     io.key("gemm_table", in.train.gemm_table);
   });

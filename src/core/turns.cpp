@@ -154,9 +154,9 @@ void Turns::run_body() {
   }
 }
 
-void Turns::meet(const std::function<void()>& together, IfFailed if_failed) {
+void Turns::meet(const std::function<void()>& first, IfFailed if_failed) {
   if (!failed_) {
-    if (current_ + 1 == count()) together();
+    if (first) first();
     strands_[static_cast<std::size_t>(current_)]->yield();
   }
   if (failed_ && if_failed == IfFailed::throws) throw Abandoned();

@@ -21,12 +21,12 @@ class Turns {
   /// Calls body(i) for all i in [0, count()). If one throws, the others end where they meet next,
   /// and the exception is rethrown.
   void run(const std::function<void(int turn)>& body);
-  /// What a meeting does where another body has failed: most throw, to end this one. A destructor
-  /// returns, and the body ends in a later one.
+  /// Once another body has failed, a meeting throws to end this one, but not in a destructor: then
+  /// the body ends at the next.
   enum class IfFailed : bool { throws, returns };
-  /// Called in the body, equally often by all: returns once all have called it. The last one calls
-  /// `together` first, unless one has failed.
-  void meet(const std::function<void()>& together, IfFailed if_failed = IfFailed::throws);
+  /// Called in the body, equally often by all: calls `first` if it is there, and returns once all
+  /// have come.
+  void meet(const std::function<void()>& first, IfFailed if_failed = IfFailed::throws);
 
  private:
   class Strand;

@@ -8,12 +8,6 @@
 #include "ops/ops.hpp"
 
 namespace llamesh::sharding {
-namespace {
-
-constexpr auto keys_subject = "keys and values";
-
-}  // namespace
-
 MeshContextParallel::MeshContextParallel(comm::DeviceMesh::Axis& axis, const Shape& shape)
     : axis_(axis), shape_(shape) {
   expects(shape.tokens % 2 == 0, "rows of {} tokens, which are two pieces", shape.tokens);
@@ -27,29 +21,30 @@ MeshContextParallel::MeshContextParallel(comm::DeviceMesh::Axis& axis, const Sha
   if (shape.summed > 0)
     sums_ =
         axis.collectives->allocate_symmetric((shape.summed * size_of(DType::f32) + 63) / 64 * 64);
-  upload_order();
+  upload_context_order(compute_, to_sequences_, to_ranks_, size(), shape);
 }
 
-/// Ranks have their rows one after the other, so row i of sequence b on rank r is (r B + b) T + i.
-void MeshContextParallel::upload_order() {
-  const auto count = static_cast<std::size_t>(size() * rows());
-  std::vector<std::int32_t> to_sequences(count), to_ranks(count);
-  for (int rank = 0; rank < size(); ++rank) {
-    const auto positions = positions_of(rank, size(), shape_.tokens);
-    for (std::int64_t b = 0; b < shape_.batch; ++b)
-      for (std::int64_t i = 0; i < shape_.tokens; ++i) {
-        const auto in_sequence = b * size() * shape_.tokens + positions[i];
-        const auto in_rank = (rank * shape_.batch + b) * shape_.tokens + i;
-        to_sequences[static_cast<std::size_t>(in_sequence)] = static_cast<std::int32_t>(in_rank);
-        to_ranks[static_cast<std::size_t>(in_rank)] = static_cast<std::int32_t>(in_sequence);
+void upload_context_order(device::Stream& stream, device::Buffer& to_sequences,
+                          device::Buffer& to_ranks, int ranks,
+                          const MeshContextParallel::Shape& shape) {
+  const auto count = static_cast<std::size_t>(ranks * shape.batch * shape.tokens);
+  std::vector<std::int32_t> sequences(count), by_rank(count);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const auto positions = model::ContextParallel::positions_of(rank, ranks, shape.tokens);
+    for (std::int64_t b = 0; b < shape.batch; ++b)
+      for (std::int64_t i = 0; i < shape.tokens; ++i) {
+        const auto in_sequence = b * ranks * shape.tokens + positions[i];
+        const auto in_rank = (rank * shape.batch + b) * shape.tokens + i;
+        sequences[static_cast<std::size_t>(in_sequence)] = static_cast<std::int32_t>(in_rank);
+        by_rank[static_cast<std::size_t>(in_rank)] = static_cast<std::int32_t>(in_sequence);
       }
   }
   const auto upload = [&](device::Buffer& buffer, const std::vector<std::int32_t>& order) {
     buffer = device::Buffer(std::ssize(order) * size_of(DType::i32));
-    device::upload(compute_, buffer.tensor(DType::i32, {std::ssize(order)}), order.data());
+    device::upload(stream, buffer.tensor(DType::i32, {std::ssize(order)}), order.data());
   };
-  upload(to_sequences_, to_sequences);
-  upload(to_ranks_, to_ranks);
+  upload(to_sequences, sequences);
+  upload(to_ranks, by_rank);
 }
 
 Tensor MeshContextParallel::matrix(const device::Buffer& buffer, std::int64_t rows) const {
@@ -67,7 +62,7 @@ model::KeysValues MeshContextParallel::gather(const model::KeysValues& mine,
   const auto [keys, values] = halves(packed);
   ops::copy(compute_, keys, mine.keys);
   ops::copy(compute_, values, mine.values);
-  axis_.collectives->set_subject(keys_subject);
+  axis_.collectives->set_subject(context_subject);
   const auto ready = axis_.collectives->all_gather(all(gathered_), packed, compute_.record());
   meanwhile();
   compute_.wait(ready);
@@ -85,7 +80,7 @@ void MeshContextParallel::reduce(const model::KeysValues& mine, const Meanwhile&
   const Tensor partials = all(partials_), reduced = matrix(mine_, rows());
   ops::dispatch_tokens(compute_, partials, all(gradients_),
                        to_ranks_.tensor(DType::i32, {partials.rows()}));
-  axis_.collectives->set_subject(keys_subject);
+  axis_.collectives->set_subject(context_subject);
   const auto ready =
       axis_.collectives->reduce_scatter(reduced, partials, Accumulate::no, compute_.record());
   meanwhile();
@@ -103,19 +98,19 @@ void MeshContextParallel::sum(const Tensor& values) {
   ops::copy(compute_, values, sums);
 }
 
-std::unique_ptr<model::ContextParallel> make_context_parallel(comm::DeviceMesh& mesh,
-                                                              const model::ModelConfig& config,
-                                                              int tensor_ranks, std::int64_t batch,
-                                                              std::int64_t tokens, DType dtype,
-                                                              std::int64_t summed) {
-  const auto& dims = mesh.dims();
-  if (dims.group_size(dims.context()) == 1) return std::make_unique<model::WholeSequences>();
+MeshContextParallel::Shape context_shape(const model::ModelConfig& config, int tensor_ranks,
+                                         std::int64_t batch, std::int64_t tokens, DType dtype,
+                                         std::int64_t summed) {
   // Tensor ranks divide the heads, and share one if they are more.
   const auto heads = std::max<std::int64_t>(1, config.num_key_value_heads / tensor_ranks);
-  return std::make_unique<MeshContextParallel>(
-      mesh.along(dims.context()),
-      MeshContextParallel::Shape{batch, tokens, heads * config.head_dim, heads * config.value_dim(),
-                                 dtype, summed});
+  return {batch, tokens, heads * config.head_dim, heads * config.value_dim(), dtype, summed};
+}
+
+std::unique_ptr<model::ContextParallel> make_context_parallel(
+    comm::DeviceMesh& mesh, const MeshContextParallel::Shape& shape) {
+  const auto& dims = mesh.dims();
+  if (dims.group_size(dims.context()) == 1) return std::make_unique<model::WholeSequences>();
+  return std::make_unique<MeshContextParallel>(mesh.along(dims.context()), shape);
 }
 
 }  // namespace llamesh::sharding

@@ -45,7 +45,6 @@ class MeshContextParallel final : public model::ContextParallel {
   /// Returns all ranks' rows in `buffer`.
   Tensor all(const device::Buffer& buffer) const { return matrix(buffer, size() * rows()); }
   model::KeysValues halves(const Tensor& matrix) const;
-  void upload_order();
 
   comm::DeviceMesh::Axis& axis_;
   device::Stream& compute_ = device::compute_stream();
@@ -59,13 +58,25 @@ class MeshContextParallel final : public model::ContextParallel {
   device::Buffer to_sequences_, to_ranks_;  ///< int32: the row that each row is copied from
 };
 
+/// Fills the buffers with int32: the row of each rank's rows, one rank's after the other's, that
+/// each row of whole sequences is copied from, and the inverse. Row i of sequence b on rank r is
+/// the (r B + b) T + i-th.
+void upload_context_order(device::Stream& stream, device::Buffer& to_sequences,
+                          device::Buffer& to_ranks, int ranks,
+                          const MeshContextParallel::Shape& shape);
+
+/// Name of what context ranks exchange, for messages.
+inline constexpr const char* context_subject = "keys and values";
+
+/// Returns the sizes of passes with `batch` rows and `tokens` tokens on each rank, which sum up to
+/// `summed` numbers, if `tensor_ranks` divide the model's heads.
+MeshContextParallel::Shape context_shape(const model::ModelConfig& config, int tensor_ranks,
+                                         std::int64_t batch, std::int64_t tokens, DType dtype,
+                                         std::int64_t summed = 0);
+
 /// Returns MeshContextParallel over the mesh's context axis, or model::WholeSequences without one.
-/// The model's heads are divided among `tensor_ranks`. Passes have `batch` rows with `tokens`
-/// tokens on each rank, and sum up to `summed` numbers. Collective.
-std::unique_ptr<model::ContextParallel> make_context_parallel(comm::DeviceMesh& mesh,
-                                                              const model::ModelConfig& config,
-                                                              int tensor_ranks, std::int64_t batch,
-                                                              std::int64_t tokens, DType dtype,
-                                                              std::int64_t summed = 0);
+/// Collective.
+std::unique_ptr<model::ContextParallel> make_context_parallel(
+    comm::DeviceMesh& mesh, const MeshContextParallel::Shape& shape);
 
 }  // namespace llamesh::sharding

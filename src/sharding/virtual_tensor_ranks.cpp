@@ -5,22 +5,21 @@
 
 namespace llamesh::sharding {
 
-VirtualTensorRanks::VirtualTensorRanks(comm::DeviceMesh::Axis& axis, Turns& turns,
+VirtualTensorRanks::VirtualTensorRanks(comm::DeviceMesh::Axis& axis, Turns& turns, int count,
                                        const TensorOptions& options, std::int64_t rows,
                                        std::int64_t hidden, DType dtype)
-    : axis_(axis), turns_(turns), residual_(options.residual), dtype_(dtype) {
+    : axis_(axis), turns_(turns), count_(count), residual_(options.residual), dtype_(dtype) {
   const device::ScopedMemoryTag use(device::MemoryUse::tensor_parallel);
   const auto numel = rows * hidden;
   const auto bytes = numel * size_of(dtype);
-  for (int turn = 0; turn < turns.count(); ++turn) {
+  for (int turn = 0; turn < count; ++turn) {
     members_.emplace_back(*this, turn);
     partials_.emplace_back(bytes);
   }
   if (residual_ != ResidualLayout::whole)
     for (auto& buffer : gathered_) buffer = device::Buffer(bytes);
   if (residual_ == ResidualLayout::hidden) parts_ = device::Buffer(numel * size_of(DType::f32));
-  for (int added = turns.count(); added > 0; added /= 2)
-    sums_.emplace_back(numel * size_of(DType::f32));
+  for (int added = count; added > 0; added /= 2) sums_.emplace_back(numel * size_of(DType::f32));
   sum_ = device::Buffer(numel * size_of(DType::f32));
 }
 
@@ -33,14 +32,14 @@ model::TensorParallel::MatrixSize VirtualTensorRanks::Member::residual(MatrixSiz
 }
 
 Tensor VirtualTensorRanks::own_part(int turn, const Tensor& like) {
-  const auto bytes = like.bytes() * turns_.count();
+  const auto bytes = like.bytes() * count_;
   if (own_.bytes() < bytes) own_ = device::Buffer(bytes);
   return own_.tensor(like.dtype(), {like.numel()}, turn * like.bytes());
 }
 
 /// Sets `all` to what the virtual ranks have in own_part() like `mine`.
 void VirtualTensorRanks::exchange(const Tensor& all, const Tensor& mine) {
-  const Tensor own = own_.tensor(mine.dtype(), {turns_.count() * mine.numel()});
+  const Tensor own = own_.tensor(mine.dtype(), {count_ * mine.numel()});
   axis_.collectives->set_subject("activations");
   compute_.wait(axis_.collectives->all_gather(all, own, compute_.record()));
 }
@@ -67,7 +66,7 @@ void VirtualTensorRanks::copy_columns(const Tensor& matrix, const Tensor& parts,
 model::TensorParallel::Gathered VirtualTensorRanks::gather(int turn, const Tensor& mine) {
   if (residual_ == ResidualLayout::whole) return {mine, {}};
   ops::copy(compute_, own_part(turn, mine), mine.reshape({mine.numel()}));
-  turns_.meet([&] {
+  meet(turn, [&] {
     next_ = (next_ + 1) % gathered_.size();
     const auto& buffer = residual_ == ResidualLayout::hidden ? parts_ : gathered_[next_];
     const Tensor all = buffer.tensor(dtype_, {size() * mine.numel()});
@@ -93,8 +92,8 @@ void VirtualTensorRanks::add_up(const Tensor& mine, int first, int count, std::s
 
 device::Event VirtualTensorRanks::reduce(int turn, const Tensor& mine) {
   const bool is_whole = residual_ == ResidualLayout::whole;
-  turns_.meet([&] {
-    add_up(mine, 0, turns_.count(), 0);
+  meet(turn, [&] {
+    add_up(mine, 0, count_, 0);
     Tensor sum = matrix_in(sums_.front(), mine, DType::f32);
     if (residual_ == ResidualLayout::hidden) {
       const Tensor parts = parts_.tensor(DType::f32, {sum.numel()});
@@ -104,7 +103,7 @@ device::Event VirtualTensorRanks::reduce(int turn, const Tensor& mine) {
     sum = sum.reshape({sum.numel()});
     auto& collectives = *axis_.collectives;
     collectives.set_subject("activations");
-    const auto own = is_whole ? mine.numel() : turns_.count() * mine.numel();
+    const auto own = is_whole ? mine.numel() : count_ * mine.numel();
     const Tensor result = sum_.tensor(DType::f32, {own});
     compute_.wait(is_whole
                       ? collectives.all_reduce(result, sum, compute_.record())
@@ -118,7 +117,7 @@ device::Event VirtualTensorRanks::reduce(int turn, const Tensor& mine) {
 
 device::Event VirtualTensorRanks::all_gather(int turn, const Tensor& all, const Tensor& mine) {
   ops::copy(compute_, own_part(turn, mine), mine.reshape({mine.numel()}));
-  turns_.meet([&] {
+  meet(turn, [&] {
     if (all_.bytes() < all.bytes()) all_ = device::Buffer(all.bytes());
     exchange(all_.tensor(all.dtype(), {all.numel()}), mine);
   });

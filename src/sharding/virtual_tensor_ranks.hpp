@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <vector>
 
 #include "comm/mesh/device_mesh.hpp"
@@ -19,11 +20,12 @@ namespace llamesh::sharding {
 /// fp32: the rank adds up the partial sums of its own virtual ranks, then the ranks add up these.
 class VirtualTensorRanks {
  public:
-  /// Collective over the axis. Borrows axis and turns. The residual stream is as for
-  /// MeshTensorParallel.
-  VirtualTensorRanks(comm::DeviceMesh::Axis& axis, Turns& turns, const TensorOptions& options,
-                     std::int64_t rows, std::int64_t hidden, DType dtype);
-  /// Returns what the model of a turn calls.
+  /// For `count` turns. Collective over the axis. Borrows axis and turns. The residual stream is as
+  /// for MeshTensorParallel.
+  VirtualTensorRanks(comm::DeviceMesh::Axis& axis, Turns& turns, int count,
+                     const TensorOptions& options, std::int64_t rows, std::int64_t hidden,
+                     DType dtype);
+  /// Returns what the model of one of these turns calls.
   model::TensorParallel& of(int turn) { return members_[static_cast<std::size_t>(turn)]; }
 
  private:
@@ -31,7 +33,7 @@ class VirtualTensorRanks {
    public:
     Member(VirtualTensorRanks& all, int turn) : all_(all), turn_(turn) {}
     int size() const override { return all_.size(); }
-    int rank() const override { return all_.axis_.rank * all_.turns_.count() + turn_; }
+    int rank() const override { return all_.axis_.rank * all_.count_ + turn_; }
     MatrixSize residual(MatrixSize whole) const override;
     bool divides_columns() const override { return all_.residual_ == ResidualLayout::hidden; }
     Gathered gather(Tensor mine) override { return all_.gather(turn_, mine); }
@@ -46,7 +48,7 @@ class VirtualTensorRanks {
     int turn_;
   };
 
-  int size() const { return axis_.size * turns_.count(); }
+  int size() const { return axis_.size * count_; }
   std::int64_t parts_by(ResidualLayout layout) const { return residual_ == layout ? size() : 1; }
   model::TensorParallel::Gathered gather(int turn, const Tensor& mine);
   Tensor partial(int turn, const Tensor& mine);
@@ -60,8 +62,14 @@ class VirtualTensorRanks {
   void copy_columns(const Tensor& matrix, const Tensor& parts, Direction to);
   void add_up(const Tensor& mine, int first, int count, std::size_t level);
 
+  /// Ends an exchange: the last turn calls `together` before all go on.
+  void meet(int turn, const std::function<void()>& together) {
+    turns_.meet(turn + 1 == count_ ? together : std::function<void()>());
+  }
+
   comm::DeviceMesh::Axis& axis_;
   Turns& turns_;
+  int count_;
   device::Stream& compute_ = device::compute_stream();
   ResidualLayout residual_;
   DType dtype_;

@@ -1,6 +1,7 @@
 #include "sharding/virtual_weights.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "core/error.hpp"
 #include "device/device.hpp"
@@ -12,11 +13,12 @@ using model::index;
 using model::Pass;
 
 VirtualWeights::VirtualWeights(Fsdp& fsdp, const ShardLayout& whole, int rank,
-                               const ShardLayout& parts, const std::vector<int>& members,
-                               Turns& turns)
+                               const ShardLayout& parts, const VirtualRanks& ranks,
+                               const std::vector<int>& members, Turns& turns)
     : fsdp_(fsdp),
       whole_(whole),
       layout_(parts),
+      ranks_(ranks),
       turns_(turns),
       held_units_of_(whole.table().modules.size()),
       entered_(whole.units().size()) {
@@ -45,7 +47,8 @@ VirtualWeights::VirtualWeights(Fsdp& fsdp, const ShardLayout& whole, int rank,
       auto part = part_of(static_cast<model::ParameterId>(p), rank,
                           members[static_cast<std::size_t>(turn)]);
       part.is_first_copy =
-          turn == 0 || members_[static_cast<std::size_t>(turn) - 1].parts[p].first != part.first;
+          ranks.tensor_of(turn) == 0 ||
+          members_[static_cast<std::size_t>(turn) - 1].parts[p].first != part.first;
       member.parts.push_back(part);
     }
   }
@@ -108,10 +111,12 @@ Tensor cut_out(const Tensor& whole, std::int64_t rows, std::int64_t cols, std::i
 
 }  // namespace
 
+/// Turns with other tokens share the weights of the first ones.
 void VirtualWeights::cut(std::size_t u) {
   const auto& unit = layout_.units()[u];
   const auto dtype = fsdp_.parameter(unit.parameters.front()).dtype();
-  for (auto& turn : members_) {
+  for (std::size_t t = 0; std::cmp_less(t, ranks_.tensor); ++t) {
+    auto& turn = members_[t];
     const auto bytes = unit.numel * size_of(dtype);
     auto& weights = turn.units[u].weights;
     weights = turn.weights.acquire(u, bytes).buffer.tensor(dtype, {unit.numel});
@@ -124,14 +129,15 @@ void VirtualWeights::cut(std::size_t u) {
 }
 
 void VirtualWeights::release(std::size_t u) {
-  for (auto& turn : members_) {
-    turn.weights.release(u, compute_.record());
-    turn.units[u].weights = {};
+  for (std::size_t t = 0; std::cmp_less(t, ranks_.tensor); ++t) {
+    members_[t].weights.release(u, compute_.record());
+    members_[t].units[u].weights = {};
   }
 }
 
 Tensor VirtualWeights::parameter(std::size_t turn, model::ParameterId id) {
-  const Tensor& unit = members_[turn].units[layout_.place(id).unit].weights;
+  const auto first = static_cast<std::size_t>(ranks_.tensor_of(static_cast<int>(turn)));
+  const Tensor& unit = members_[first].units[layout_.place(id).unit].weights;
   expects(static_cast<bool>(unit), "{} is read outside of its module", layout_.table()[id].name);
   return in_unit(unit, id);
 }
@@ -155,15 +161,18 @@ model::GradientSlot VirtualWeights::gradient(std::size_t number, model::Paramete
 /// Gives Fsdp the gradients of a unit, and forgets them.
 void VirtualWeights::join_gradients(std::size_t u) {
   for (const auto id : layout_.units()[u].parameters) {
-    const auto [whole, accumulate] = fsdp_.gradient(id);
-    if (is_partial(id)) add_up_copies(id);
     for (auto& turn : members_) {
-      const auto& part = turn.parts[index(id)];
-      if (part.is_first_copy) {
-        expects(turn.written[index(id)], "{} got no gradient", layout_.table()[id].name);
-        join(whole, part, in_unit(turn.units[u].gradients, id), accumulate);
-      }
+      expects(turn.written[index(id)] || !has_gradient(turn, id), "{} got no gradient",
+              layout_.table()[id].name);
       turn.written[index(id)] = false;
+    }
+    if (is_partial(id)) add_up_copies(id);
+    add_up_context(id);
+    const auto [whole, accumulate] = fsdp_.gradient(id);
+    for (std::size_t t = 0; std::cmp_less(t, ranks_.tensor); ++t) {
+      const auto& part = members_[t].parts[index(id)];
+      if (part.is_first_copy)
+        join(whole, part, in_unit(members_[t].units[u].gradients, id), accumulate);
     }
   }
   for (auto& turn : members_) {
@@ -173,17 +182,31 @@ void VirtualWeights::join_gradients(std::size_t u) {
   }
 }
 
+/// Adds one turn's gradient to another's.
+void VirtualWeights::add_up(model::ParameterId id, std::size_t turn, std::size_t from) {
+  const auto u = layout_.place(id).unit;
+  ops::add(compute_, in_unit(members_[turn].units[u].gradients, id),
+           in_unit(members_[from].units[u].gradients, id));
+}
+
 /// Adds up a partial gradient over the turns that have the same part, as a balanced tree: the first
 /// one then has the sum.
 void VirtualWeights::add_up_copies(model::ParameterId id) {
-  const auto u = layout_.place(id).unit;
+  const auto turns = static_cast<std::size_t>(ranks_.tensor);
   std::size_t parts = 0;
-  for (const auto& turn : members_) parts += turn.parts[index(id)].is_first_copy ? 1 : 0;
-  const auto copies = members_.size() / parts;
-  for (std::size_t step = 1; step < copies; step *= 2)
+  for (std::size_t t = 0; t < turns; ++t)
+    parts += members_[t].parts[index(id)].is_first_copy ? 1 : 0;
+  for (std::size_t step = 1; step < turns / parts; step *= 2)
+    for (std::size_t i = 0; i < members_.size(); i += 2 * step) add_up(id, i, i + step);
+}
+
+/// Adds up a gradient over the turns that have other tokens, likewise.
+void VirtualWeights::add_up_context(model::ParameterId id) {
+  const auto turns = static_cast<std::size_t>(ranks_.tensor);
+  for (std::size_t step = turns; step < members_.size(); step *= 2)
     for (std::size_t i = 0; i < members_.size(); i += 2 * step)
-      ops::add(compute_, in_unit(members_[i].units[u].gradients, id),
-               in_unit(members_[i + step].units[u].gradients, id));
+      for (std::size_t t = i; t < i + turns; ++t)
+        if (members_[t].parts[index(id)].is_first_copy) add_up(id, t, t + step);
 }
 
 /// Sets or adds a part's gradient, which is then undefined.

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <vector>
 
 #include "core/turns.hpp"
@@ -9,6 +10,7 @@
 #include "sharding/fsdp.hpp"
 #include "sharding/shard_layout.hpp"
 #include "sharding/slot_pool.hpp"
+#include "sharding/virtual_ranks.hpp"
 
 namespace llamesh::sharding {
 
@@ -24,7 +26,7 @@ class VirtualWeights {
   /// of the mesh that `whole` divides. All arguments are borrowed. Both layouts have the same
   /// units.
   VirtualWeights(Fsdp& fsdp, const ShardLayout& whole, int rank, const ShardLayout& parts,
-                 const std::vector<int>& members, Turns& turns);
+                 const VirtualRanks& ranks, const std::vector<int>& members, Turns& turns);
   /// Returns what the model of a turn calls.
   model::Weights& of(int turn) { return views_[static_cast<std::size_t>(turn)]; }
 
@@ -36,7 +38,9 @@ class VirtualWeights {
       if (turn_ == 0) all_.enter(module, pass);
     }
     void leave(model::ModuleId module, model::Pass pass) override {
-      all_.turns_.meet([&] { all_.leave(module, pass); }, Turns::IfFailed::returns);
+      const auto together = [&] { all_.leave(module, pass); };
+      const bool is_last = static_cast<int>(turn_) + 1 == all_.ranks_.count();
+      all_.turns_.meet(is_last ? together : std::function<void()>(), Turns::IfFailed::returns);
     }
     Tensor parameter(model::ParameterId id) override { return all_.parameter(turn_, id); }
     model::GradientSlot gradient(model::ParameterId id) override {
@@ -52,7 +56,7 @@ class VirtualWeights {
   /// A virtual rank's part within this rank's: a matrix with columns of another.
   struct Part {
     std::int64_t rows, cols, first, count;
-    bool is_first_copy;  ///< no turn before has the same part
+    bool is_first_copy;  ///< no turn before with the same tokens has the same part
   };
   /// A unit's parts, and the pools in which a turn's units have them.
   struct UnitOfTurn {
@@ -81,13 +85,16 @@ class VirtualWeights {
   void cut(std::size_t unit);
   void release(std::size_t unit);
   void join_gradients(std::size_t unit);
+  void add_up(model::ParameterId id, std::size_t turn, std::size_t from);
   void add_up_copies(model::ParameterId id);
+  void add_up_context(model::ParameterId id);
   void join(const Tensor& whole, const Part& part, const Tensor& gradient, Accumulate accumulate);
   Tensor in_unit(const Tensor& unit, model::ParameterId id) const;
 
   Fsdp& fsdp_;
   const ShardLayout& whole_;
   const ShardLayout& layout_;  ///< divided among virtual ranks
+  VirtualRanks ranks_;
   Turns& turns_;
   device::Stream& compute_ = device::compute_stream();
   std::deque<View> views_;

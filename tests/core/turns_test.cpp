@@ -13,14 +13,15 @@ TEST(Turns, TakeTurnsBetweenMeetings) {
   Turns turns(3);
   for (int time = 0; time < 2; ++time) {
     std::string order;
+    const std::function<void()> bar = [&] { order += '|'; }, none;
     turns.run([&](int turn) {
       order += std::to_string(turn);
-      turns.meet([&] { order += '|'; });
+      turns.meet(turn == 2 ? bar : none);
       order += std::to_string(turn);
-      turns.meet([&] { order += '/'; });
+      turns.meet(turn == 1 ? bar : none);
       order += std::to_string(turn);
     });
-    EXPECT_EQ(order, "012|012/012");
+    EXPECT_EQ(order, "012|01|2012");
   }
 }
 
@@ -51,9 +52,9 @@ TEST(Turns, EndTogetherIfOneFails) {
       EXPECT_THROW(turns.run([&](int turn) {
         ++entered;
         const Counted counted(destroyed);
-        if (!at_once) turns.meet([] {});
+        if (!at_once) turns.meet({});
         if (turn == failing) throw std::runtime_error("failed");
-        turns.meet([] {});
+        turns.meet({});
         ++beyond;
       }),
                    std::runtime_error);
@@ -67,9 +68,7 @@ TEST(Turns, EndTogetherIfOneFails) {
 
 /// Meets the others when it is destroyed.
 struct MeetsAtEnd {
-  ~MeetsAtEnd() {
-    turns.meet([] {}, Turns::IfFailed::returns);
-  }
+  ~MeetsAtEnd() { turns.meet({}, Turns::IfFailed::returns); }
   Turns& turns;
 };
 
@@ -80,7 +79,7 @@ TEST(Turns, LeaveDestructorsBeforeTheyEnd) {
     if (turn == 2) throw std::runtime_error("failed");
     { const MeetsAtEnd at_end{turns}; }
     ++behind;
-    turns.meet([] {});
+    turns.meet({});
     ++beyond;
   }),
                std::runtime_error);
@@ -88,11 +87,11 @@ TEST(Turns, LeaveDestructorsBeforeTheyEnd) {
   EXPECT_EQ(beyond, 0);
 }
 
-TEST(Turns, FailWithWhatTheyDoTogether) {
+TEST(Turns, FailWithWhatTheyDoFirst) {
   Turns turns(2);
   int beyond = 0;
   EXPECT_THROW(turns.run([&](int /*turn*/) {
-    turns.meet([] { throw std::runtime_error("together"); });
+    turns.meet([] { throw std::runtime_error("first"); });
     ++beyond;
   }),
                std::runtime_error);
@@ -106,7 +105,7 @@ TEST(Turns, HaveTheirOwnStacks) {
     std::vector<int> local(100, turn);
     int array[1000];
     for (int i = 0; i < 1000; ++i) array[i] = turn;
-    for (int i = 0; i < 5; ++i) turns.meet([] {});
+    for (int i = 0; i < 5; ++i) turns.meet({});
     for (const int value : array) sums[static_cast<std::size_t>(turn)] += value;
     for (const int value : local) sums[static_cast<std::size_t>(turn)] += value;
   });

@@ -208,7 +208,7 @@ close "precision.linear=fp8_emulated, 2 ranks" 4 fp8-emulated cpu-fp8 5e-3
 ran cpu-fp8-experts 1 --device cpu "${experts[@]}" precision.parameters=bf16 precision.linear=fp8
 ran fp8-experts 2 --device cuda "${experts[@]}" precision.parameters=bf16 precision.linear=fp8
 close "precision.linear=fp8 with experts, 2 ranks" 4 fp8-experts cpu-fp8-experts 5e-3
-fails "virtual tensor ranks" 78 "train.reproducible_tensor is 2, and on GPUs each of these ranks needs its own" 2 train.reproducible=mesh train.reproducible_tensor=2 model.vocab_size=256 train.global_batch=8
+fails "virtual ranks" 78 "train.reproducible_tensor is 2 and train.reproducible_context 1, and on GPUs each of these ranks needs its own" 2 train.reproducible=mesh train.reproducible_tensor=2 model.vocab_size=256 train.global_batch=8
 fails "FP8 in fp32" 78 "precision.linear is fp8, which GPUs multiply for bf16 parameters" 2 precision.linear=fp8
 FAKE_GPU_MAJOR=8 fails "FP8 on a GPU without it" 78 "precision.linear is fp8, for which .* has no units" 2 "${fp8[@]}"
 

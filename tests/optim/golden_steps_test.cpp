@@ -117,9 +117,10 @@ class GoldenRun {
                                                config_.hidden_size, DType::f32)),
         experts_(sharding::make_expert_parallel(sharded_.mesh(), config_)),
         context_(sharding::make_context_parallel(
-            sharded_.mesh(), config_,
-            sharded_.mesh().dims().group_size(sharded_.mesh().dims().tensor()), rows_[0].sequences,
-            rows_[0].length(), DType::f32)),
+            sharded_.mesh(),
+            sharding::context_shape(
+                config_, sharded_.mesh().dims().group_size(sharded_.mesh().dims().tensor()),
+                rows_[0].sequences, rows_[0].length(), DType::f32))),
         model_(config_, sharded_.layout().local_table(), rows_[0].sequences, rows_[0].length(), {},
                DType::f32, *tensor_, model::Purpose::train, *experts_,
                config_.num_experts > 0 ? sharding::data_ranks(sharded_.mesh()) : model::DataRanks(),

@@ -198,7 +198,7 @@ TEST(ContextAxis, RefusesSequencesThatDoNotDivide) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::bad_input);
     EXPECT_STREQ(error.what(),
-                 "data.sequence_length is 50, which mesh.axes.context=4 cannot divide into 8 equal "
+                 "data.sequence_length is 50, which 4 context ranks cannot divide into 8 equal "
                  "pieces; use 48 or 56");
   }
 }

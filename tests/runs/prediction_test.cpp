@@ -442,7 +442,7 @@ TEST_P(MeshReproduciblePredicted, TakesWhatIsPlanned) {
   expect_as_planned(in);
 }
 
-TEST(MeshReproduciblePrediction, HasVirtualTensorRanks) {
+TEST(MeshReproduciblePrediction, HasVirtualRanks) {
   for (const auto residual : {sharding::ResidualLayout::sequence, sharding::ResidualLayout::hidden})
     for (const int tensor : {1, 2}) {
       if (world().size() % tensor != 0) continue;
@@ -456,9 +456,11 @@ TEST(MeshReproduciblePrediction, HasVirtualTensorRanks) {
       in.tensor.residual = residual;
       in.sharding.strategy = Strategy::full_shard;
       in.mesh.tensor = tensor;
+      in.train.micro_batch = 2;
       in.train.global_batch = std::int64_t{4} * world().size();
       in.train.reproducible = train::Reproducible::mesh;
       in.train.reproducible_tensor = 4;
+      in.train.reproducible_context = tensor == 1 ? 2 : 1;
       expect_as_planned(in);
     }
 }

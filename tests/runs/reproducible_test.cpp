@@ -274,12 +274,19 @@ void divide_by_eight(model::ModelConfig& model) {
   if (model.shared_expert_intermediate_size > 0) model.shared_expert_intermediate_size = 32;
 }
 
-// A rank stands for several tensor ranks of another mesh.
-TEST(MeshReproducible, VirtualTensorRanksHaveTheBitsOfRealOnes) {
+/// Draws a power of two up to `most`.
+int draw_size(int most, std::mt19937& random) {
+  return 1 << random() % static_cast<unsigned>(std::bit_width(static_cast<unsigned>(most)));
+}
+
+// A rank stands for several tensor and context ranks of another mesh.
+TEST(MeshReproducible, VirtualRanksHaveTheBitsOfRealOnes) {
   const int ranks = world().size();
-  if (ranks == 1) GTEST_SKIP() << "needs tensor ranks to compare with";
-  std::mt19937 random(static_cast<unsigned>(ranks));  // NOLINT(cert-msc51-cpp)
-  int wanted = ranks;
+  if (ranks == 1) GTEST_SKIP() << "needs ranks to compare with";
+  std::mt19937 random(static_cast<unsigned>(ranks));       // NOLINT(cert-msc51-cpp)
+  std::vector<std::pair<int, int>> sizes{{1, 2}, {2, 1}};  // context and tensor ranks
+  if (ranks >= 4) sizes = {{2, 2}, {1, 4}, {4, 1}, {1, 2}, {2, 1}};
+  if (ranks == 8) sizes = {{1, 8}, {2, 4}, {4, 2}, {8, 1}, {2, 2}};
   const std::size_t every = ranks == 8 ? 2 : 1;
   for (std::size_t i = 0; i < std::size(recipes); i += every) {
     const auto& recipe = recipes[i];
@@ -287,28 +294,34 @@ TEST(MeshReproducible, VirtualTensorRanksHaveTheBitsOfRealOnes) {
     const SharedFolder folder;
     auto in = inputs_of(recipe, folder.path());
     divide_by_eight(in.model);
+    auto [context, tensor] = sizes[i / every % sizes.size()];
+    if (in.model.num_experts > 0) tensor *= std::exchange(context, 1);
     const bool takes_hidden = recipe.family != std::string("gpt2");
     in.tensor.residual =
         std::array{sharding::ResidualLayout::sequence, sharding::ResidualLayout::whole,
                    takes_hidden ? sharding::ResidualLayout::hidden
                                 : sharding::ResidualLayout::whole}[random() % 3];
-    wanted = wanted == 2 ? ranks : wanted / 2;
     auto real = in;
     real.run.folder += "-real";
-    real.mesh.tensor = wanted;
+    real.mesh.context = context;
+    real.mesh.tensor = tensor;
     real.sharding.strategy = Strategy::full_shard;
+    const int together = context * tensor;
     const auto expected =
-        run_for_bits(world().split(world().rank() / wanted, world().rank() % wanted), real);
-    in.train.reproducible_tensor = wanted;
+        run_for_bits(world().split(world().rank() / together, world().rank() % together), real);
+    in.train.reproducible_context = context;
+    in.train.reproducible_tensor = tensor;
     const auto base = in;
     do {
       in = base;
-      const int sizes = std::bit_width(static_cast<unsigned>(wanted)) - 1;
-      in.mesh.tensor = 1 << random() % static_cast<unsigned>(sizes);
+      in.mesh.context = draw_size(context, random);
+      in.mesh.tensor = in.mesh.context < context ? 1 : draw_size(tensor, random);
       draw_launch(in, ranks, random);
       in.sharding.wrap.min_numel = 10'000;  // more than a layer's matrices
-    } while (in.mesh.pipeline > 1 && in.tensor.residual != sharding::ResidualLayout::sequence);
-    SCOPED_TRACE(fmt::format("{} tensor ranks on {}", wanted, describe_launch(recipe, in)));
+    } while ((in.mesh.context == context && in.mesh.tensor == tensor) ||
+             (in.mesh.pipeline > 1 && in.tensor.residual != sharding::ResidualLayout::sequence));
+    SCOPED_TRACE(fmt::format("{} context and {} tensor ranks on {}", context, tensor,
+                             describe_launch(recipe, in)));
     expect_equal(expected, run_for_bits(world(), in));
   }
 }

@@ -208,7 +208,7 @@ TEST_F(SetupTest, RefusesWhatHasNoOrderOnEveryMesh) {
             "(model.tie_word_embeddings=false)");
 }
 
-TEST_F(SetupTest, RefusesWhatVirtualTensorRanksCannotCompute) {
+TEST_F(SetupTest, RefusesWhatVirtualRanksCannotCompute) {
   const auto refusal = [&](const auto& change) {
     auto in = inputs_;
     in.model.num_hidden_layers = 4;
@@ -241,6 +241,27 @@ TEST_F(SetupTest, RefusesWhatVirtualTensorRanksCannotCompute) {
             }),
             "train.reproducible_tensor is 2, and pipeline stages send virtual ranks' rows, but "
             "tensor.residual is whole; use mesh.axes.pipeline=1");
+  EXPECT_EQ(refusal([](Inputs& in) {
+              in.mesh.tensor = 2;
+              in.train.reproducible_context = 2;
+            }),
+            "train.reproducible_tensor is 2 and train.reproducible_context 2, but gradients of "
+            "virtual context ranks are first summed over tensor ranks, which must be virtual, too; "
+            "use mesh.axes.tensor=1 in place of 2");
+  EXPECT_EQ(refusal([](Inputs& in) {
+              in.train.reproducible_context = 2;
+              in.model.family = "mixtral";
+              in.model.num_experts = 2;
+              in.model.num_experts_per_tok = 1;
+            }),
+            "train.reproducible_tensor is 2 and train.reproducible_context 2, but virtual context "
+            "ranks take no experts; start 2 context ranks (mesh.axes.context=2)");
+  EXPECT_EQ(refusal([](Inputs& in) {
+              in.train.reproducible_context = 2;
+              in.data.sequence_length = 22;
+            }),
+            "data.sequence_length is 22, which 2 context ranks cannot divide into 4 equal pieces; "
+            "use 20 or 24");
   EXPECT_EQ(refusal([](Inputs& in) {
               in.sharding.wrap = {sharding::Wrap::size, 1000};
             }),

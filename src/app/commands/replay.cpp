@@ -42,7 +42,8 @@ void check_overrides(const config::Inputs& of_run, const config::Inputs& asked) 
   };
   check("train.reproducible_tensor", of_run.train.reproducible_tensor,
         asked.train.reproducible_tensor);
-  check("mesh.axes.context", of_run.mesh.context, asked.mesh.context);
+  check("train.reproducible_context", of_run.train.reproducible_context,
+        asked.train.reproducible_context);
   check("tensor.residual", name_in_inputs(of_run.tensor.residual),
         name_in_inputs(asked.tensor.residual));
   const auto chunk = [](const config::Inputs& in) {
@@ -57,9 +58,13 @@ void check_overrides(const config::Inputs& of_run, const config::Inputs& asked) 
 config::Inputs inputs_of(const std::string& text, const ReplayArguments& asked, int ranks) {
   auto in = config::parse_inputs(text, "the run's inputs");
   if (in.train.reproducible == train::Reproducible::mesh) {
-    auto& tensor_ranks = in.train.reproducible_tensor;
-    if (tensor_ranks == 0) tensor_ranks = in.mesh.tensor;
-    in.mesh.tensor = std::gcd(tensor_ranks, ranks / std::gcd(in.mesh.context, ranks));
+    const auto take_fitting = [&](int& of_run, int& in_mesh, int left) {
+      if (of_run == 0) of_run = in_mesh;
+      in_mesh = std::gcd(of_run, left);
+      return left / in_mesh;
+    };
+    const int left = take_fitting(in.train.reproducible_context, in.mesh.context, ranks);
+    take_fitting(in.train.reproducible_tensor, in.mesh.tensor, left);
     in.mesh.replicate = in.mesh.shard = 0;
     in.mesh.pipeline = 1;
     in.mesh.ranks_per_node = 0;

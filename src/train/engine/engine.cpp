@@ -17,10 +17,11 @@ Engine::Engine(const Setup& setup, comm::DeviceMesh& mesh)
           setup.inputs.model.hidden_size, setup.inputs.precision.parameters)),
       experts(sharding::make_expert_parallel(mesh, setup.inputs.model)),
       context(sharding::make_context_parallel(
-          mesh, setup.inputs.model,
-          setup.virtual_ranks() * mesh.dims().group_size(mesh.dims().tensor()),
-          setup.inputs.train.micro_batch, setup.row_length(), setup.inputs.precision.parameters,
-          2 * setup.max_pairs())),
+          mesh, sharding::context_shape(
+                    setup.inputs.model,
+                    mesh.dims().group_size(mesh.dims().tensor()) * setup.virtual_ranks.tensor,
+                    setup.inputs.train.micro_batch, setup.row_length(),
+                    setup.inputs.precision.parameters, 2 * setup.max_pairs()))),
       optimizer(setup.inputs.optimizer, state, mesh, setup.inputs.run.seed),
       model(setup, mesh, {fsdp, *tensor, *experts, *context}),
       bias_update_rate_(setup.inputs.model.router_bias_update_rate) {

@@ -83,7 +83,8 @@ std::string arithmetic_of(const Inputs& in) {
   if (in.train.reproducible_tensor > 1)
     text += fmt::format(", {} tensor ranks with residual {}", in.train.reproducible_tensor,
                         name_in_inputs(in.tensor.residual));
-  if (in.mesh.context > 1) text += fmt::format(", {} context ranks", in.mesh.context);
+  if (in.train.reproducible_context > 1)
+    text += fmt::format(", {} context ranks", in.train.reproducible_context);
   if (in.memory.loss_chunk > 0)
     text += fmt::format(", losses for {} tokens at a time", in.memory.loss_chunk);
   return text;

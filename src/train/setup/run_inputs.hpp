@@ -75,6 +75,7 @@ struct TrainOptions {
   OnNonfinite on_nonfinite = OnNonfinite::stop;
   Reproducible reproducible = Reproducible::launch;
   int reproducible_tensor = 0;   ///< tensor ranks whose bits such a run has; 0: mesh.axes.tensor
+  int reproducible_context = 0;  ///< context ranks, likewise
   int gemm_sm_count_target = 0;  ///< SMs that GEMMs target on a GPU; 0: all
   std::string gemm_table;        ///< for ops::use_gemm_table(); empty: the library's own choices
   model::TrainedOptions trained;

@@ -235,8 +235,8 @@ void check_pieces(std::int64_t sequence, int ranks) {
   if (ranks == 1 || sequence % pieces == 0) return;
   const auto below = sequence / pieces * pieces;
   fail(ExitCode::bad_input,
-       "data.sequence_length is {}, which mesh.axes.context={} cannot divide into {} equal pieces; "
-       "use {}{}",
+       "data.sequence_length is {}, which {} context ranks cannot divide into {} equal pieces; use "
+       "{}{}",
        sequence, ranks, pieces, below > 0 ? fmt::format("{} or ", below) : "", below + pieces);
 }
 
@@ -421,7 +421,11 @@ Setup plan_setup(const Inputs& inputs, comm::Topology topology) {
   setup.layout = std::make_unique<const sharding::ShardLayout>(*setup.table, std::move(units),
                                                                setup.mesh, std::move(placements));
   if (setup.is_mesh_reproducible()) setup.neighbors = ranks_that_reduce_first(in, *setup.layout);
-  setup.virtual_layout = virtual_tensor_layout(in, *setup.layout, setup.chunks);
+  setup.virtual_ranks = virtual_ranks_of(in, setup.mesh);
+  if (setup.virtual_ranks.count() > 1) {
+    check_pieces(in.data.sequence_length, in.train.reproducible_context);
+    setup.virtual_layout = virtual_layout_of(in, *setup.layout, setup.chunks);
+  }
   // A replica reads the same sequences whatever ranks it has.
   if (in.optimizer.outer.enabled())
     setup.neighbors = setup.mesh.group_size(setup.mesh.batch_axes() & ~setup.mesh.apart());
@@ -446,7 +450,7 @@ Setup make_setup(const comm::Communicator& world, const Inputs& inputs) {
   comm::agree(world, [&] {
     setup = plan_setup(fitting, std::move(setup.topology));
     auto& in = setup.inputs;
-    check_virtual_ranks_fit(in, setup.virtual_ranks());
+    check_device_of(in, setup.virtual_ranks);
     if (in.sharding.spec) sharding::check_implemented(*setup.layout, in.tensor.residual);
     if (world.rank() == 0) {
       refuse_stale_end_time();

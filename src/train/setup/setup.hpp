@@ -16,6 +16,7 @@
 #include "data/validation.hpp"
 #include "device/memory_meter.hpp"
 #include "sharding/shard_layout.hpp"
+#include "sharding/virtual_ranks.hpp"
 #include "train/setup/pipeline_schedule.hpp"
 #include "train/setup/run_inputs.hpp"
 
@@ -46,12 +47,9 @@ struct Setup {
   std::unique_ptr<const model::ParameterTable>
       table;  ///< at a fixed address, since layout borrows it
   std::unique_ptr<const sharding::ShardLayout> layout;
-  /// The same parameters as virtual tensor ranks hold them, if there are more than ranks; rank r
-  /// stands for virtual_ranks() neighbors from r * virtual_ranks() on. Null: there are none.
+  /// Virtual ranks for which each rank stands, and how these hold the parameters. Null: one each.
+  sharding::VirtualRanks virtual_ranks;
   std::unique_ptr<const sharding::ShardLayout> virtual_layout;
-  int virtual_ranks() const {
-    return virtual_layout ? inputs.train.reproducible_tensor / mesh.group_size(mesh.tensor()) : 1;
-  }
   std::int64_t micro_batches = 1;  ///< per rank and optimizer step
   /// Neighboring data ranks that read neighboring sequences (data::BatchPartition); 0: all.
   int neighbors = 0;

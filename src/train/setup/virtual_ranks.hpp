@@ -5,18 +5,26 @@
 
 #include "model/layers/activations.hpp"
 #include "sharding/shard_layout.hpp"
+#include "sharding/virtual_ranks.hpp"
 #include "train/setup/run_inputs.hpp"
 
 namespace llamesh::train {
 
-/// Resolves train.reproducible_tensor. If that is more ranks than the mesh has, returns how these
-/// virtual ranks hold the parameters that `real` places on the mesh, in the same units; else null.
-/// `chunks` are the layers of all stages. Throws a user error if the run cannot have their bits.
-std::unique_ptr<const sharding::ShardLayout> virtual_tensor_layout(
-    Inputs& in, const sharding::ShardLayout& real, const std::vector<model::LayerRange>& chunks);
+/// Resolves train.reproducible_tensor and reproducible_context, and returns for how many virtual
+/// ranks a rank of the mesh stands. Throws a user error if the run cannot have their bits.
+sharding::VirtualRanks virtual_ranks_of(Inputs& in, const comm::ParallelDims& mesh);
 
-/// Throws a user error if a rank stands for this many virtual ones on a device that cannot add up
-/// as they do.
-void check_virtual_ranks_fit(const Inputs& in, int virtual_ranks);
+/// Returns how virtual ranks hold the parameters that `real` places on the mesh, in the same units.
+/// `chunks` are the layers of all stages. Throws a user error if these do not divide among them.
+std::unique_ptr<const sharding::ShardLayout> virtual_layout_of(
+    const Inputs& in, const sharding::ShardLayout& real,
+    const std::vector<model::LayerRange>& chunks);
+
+/// Returns the virtual ranks for which a rank of the mesh stands, by turn.
+std::vector<int> members_of(const comm::ParallelDims& mesh, const sharding::VirtualRanks& ranks,
+                            int rank);
+
+/// Throws a user error if ranks stand for virtual ones on a device that cannot add up as they do.
+void check_device_of(const Inputs& in, const sharding::VirtualRanks& ranks);
 
 }  // namespace llamesh::train
