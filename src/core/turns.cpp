@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <utility>
 
 #include "core/error.hpp"
@@ -57,13 +56,12 @@ class Turns::Strand {
     own_.uc_stack.ss_sp = stack();
     own_.uc_stack.ss_size = stack_bytes;
     own_.uc_link = nullptr;
-    const auto address = reinterpret_cast<std::uintptr_t>(this);  // makecontext() passes ints
-    makecontext(&own_, reinterpret_cast<void (*)()>(&Strand::enter), 2,
-                static_cast<unsigned>(address >> 32U), static_cast<unsigned>(address));
+    makecontext(&own_, &Strand::enter, 0);
     ended_ = false;
   }
   /// Goes on with the body until it yields or ends.
   void resume() {
+    resumed_ = this;
 #if defined(__SANITIZE_ADDRESS__)
     void* fake_stack = nullptr;
     __sanitizer_start_switch_fiber(&fake_stack, stack(), stack_bytes);
@@ -98,8 +96,8 @@ class Turns::Strand {
     return memory_ + guard_bytes();
   }
 
-  static void enter(unsigned upper, unsigned lower) {
-    auto& self = *reinterpret_cast<Strand*>(std::uintptr_t{upper} << 32U | lower);
+  static void enter() {
+    auto& self = *resumed_;
     self.arrive();
     self.turns_.run_body();
     self.ended_ = true;
@@ -112,6 +110,7 @@ class Turns::Strand {
 #endif
   }
 
+  inline static thread_local Strand* resumed_ = nullptr;  // makecontext() passes no pointers
   Turns& turns_;
   std::byte* memory_ = nullptr;
   ucontext_t own_{}, caller_{};
