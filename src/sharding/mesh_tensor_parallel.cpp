@@ -45,16 +45,16 @@ Tensor MeshTensorParallel::matrix_in(const device::Buffer& buffer, const Tensor&
   return buffer.tensor(dtype_, {mine.rows(), size() * mine.cols()});
 }
 
-void MeshTensorParallel::copy_columns(const Tensor& matrix, const Tensor& parts,
-                                      Direction direction) {
-  const auto columns = parts.cols();
-  for (std::int64_t i = 0; i < size(); ++i) {
+void copy_columns(device::Stream& stream, const Tensor& matrix, const Tensor& parts, int ranks,
+                  ColumnCopy direction) {
+  const auto columns = matrix.cols() / ranks, numel = matrix.rows() * columns;
+  for (std::int64_t i = 0; i < ranks; ++i) {
     const Tensor in_matrix = matrix.slice_cols(i * columns, columns);
-    const Tensor part = parts.slice_rows(i * matrix.rows(), matrix.rows());
-    if (direction == Direction::to_matrix)
-      ops::copy(compute_, in_matrix, part);
+    const Tensor part = parts.slice(i * numel, numel).reshape({matrix.rows(), columns});
+    if (direction == ColumnCopy::to_matrix)
+      ops::copy(stream, in_matrix, part);
     else
-      ops::copy(compute_, part, in_matrix);
+      ops::copy(stream, part, in_matrix);
   }
 }
 
@@ -66,7 +66,7 @@ model::TensorParallel::Gathered MeshTensorParallel::gather(Tensor mine) {
   if (!divides_columns()) return {parts, ready};
   const Tensor matrix = matrix_in(gathered_matrices_[next_], mine);
   compute_.wait(ready);
-  copy_columns(matrix, parts, Direction::to_matrix);
+  copy_columns(compute_, matrix, parts, size(), ColumnCopy::to_matrix);
   return {matrix, {}};
 }
 
@@ -78,7 +78,8 @@ device::Event MeshTensorParallel::reduce(Tensor mine) {
   auto& collectives = *axis_.collectives;
   const Tensor partials = parts_in(partials_, mine);
   if (divides_columns())
-    copy_columns(matrix_in(partial_matrix_, mine), partials, Direction::to_parts);
+    copy_columns(compute_, matrix_in(partial_matrix_, mine), partials, size(),
+                 ColumnCopy::to_parts);
   collectives.set_subject("activations");
   return residual_ == ResidualLayout::whole
              ? collectives.all_reduce(mine, partials, compute_.record())

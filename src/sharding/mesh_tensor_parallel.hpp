@@ -37,9 +37,6 @@ class MeshTensorParallel final : public model::TensorParallel {
   std::int64_t parts_by(ResidualLayout layout) const { return residual_ == layout ? size() : 1; }
   /// Returns `buffer` as all ranks' parts like `mine`, one after the other.
   Tensor parts_in(const device::Buffer& buffer, const Tensor& mine) const;
-  /// Copies between parts with columns and the plain matrix (M, D).
-  enum class Direction : bool { to_matrix, to_parts };
-  void copy_columns(const Tensor& matrix, const Tensor& parts, Direction direction);
   Tensor matrix_in(const device::Buffer& buffer, const Tensor& mine) const;
 
   comm::DeviceMesh::Axis& axis_;
@@ -54,6 +51,11 @@ class MeshTensorParallel final : public model::TensorParallel {
   std::array<device::Buffer, 2> gathered_matrices_;
   device::Buffer partial_matrix_;
 };
+
+/// Copies between a matrix (M, D) and its columns as equal parts (M, D / t), one after the other.
+enum class ColumnCopy : bool { to_matrix, to_parts };
+void copy_columns(device::Stream& stream, const Tensor& matrix, const Tensor& parts, int ranks,
+                  ColumnCopy direction);
 
 /// Returns MeshTensorParallel over the mesh's tensor axis, or model::OneRank without one.
 /// Collective.

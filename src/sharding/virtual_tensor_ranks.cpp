@@ -2,6 +2,7 @@
 
 #include "core/error.hpp"
 #include "ops/ops.hpp"
+#include "sharding/mesh_tensor_parallel.hpp"
 
 namespace llamesh::sharding {
 
@@ -51,18 +52,6 @@ Tensor VirtualTensorRanks::matrix_in(const device::Buffer& buffer, const Tensor&
                                parts_by(ResidualLayout::hidden) * mine.cols()});
 }
 
-/// Copies between a matrix and its columns as parts, one after the other.
-void VirtualTensorRanks::copy_columns(const Tensor& matrix, const Tensor& parts, Direction to) {
-  const auto columns = matrix.cols() / size();
-  for (int i = 0; i < size(); ++i) {
-    const Tensor part = parts.slice(i * matrix.rows() * columns, matrix.rows() * columns)
-                            .reshape({matrix.rows(), columns});
-    const Tensor in_matrix = matrix.slice_cols(i * columns, columns);
-    to == Direction::to_matrix ? ops::copy(compute_, in_matrix, part)
-                               : ops::copy(compute_, part, in_matrix);
-  }
-}
-
 model::TensorParallel::Gathered VirtualTensorRanks::gather(int turn, const Tensor& mine) {
   if (residual_ == ResidualLayout::whole) return {mine, {}};
   ops::copy(compute_, own_part(turn, mine), mine.reshape({mine.numel()}));
@@ -72,7 +61,8 @@ model::TensorParallel::Gathered VirtualTensorRanks::gather(int turn, const Tenso
     const Tensor all = buffer.tensor(dtype_, {size() * mine.numel()});
     exchange(all, mine);
     if (residual_ == ResidualLayout::hidden)
-      copy_columns(matrix_in(gathered_[next_], mine, dtype_), all, Direction::to_matrix);
+      copy_columns(compute_, matrix_in(gathered_[next_], mine, dtype_), all, size(),
+                   ColumnCopy::to_matrix);
   });
   return {matrix_in(gathered_[next_], mine, dtype_), {}};
 }
@@ -97,7 +87,7 @@ device::Event VirtualTensorRanks::reduce(int turn, const Tensor& mine) {
     Tensor sum = matrix_in(sums_.front(), mine, DType::f32);
     if (residual_ == ResidualLayout::hidden) {
       const Tensor parts = parts_.tensor(DType::f32, {sum.numel()});
-      copy_columns(sum, parts, Direction::to_parts);
+      copy_columns(compute_, sum, parts, size(), ColumnCopy::to_parts);
       sum = parts;
     }
     sum = sum.reshape({sum.numel()});

@@ -58,8 +58,6 @@ class VirtualTensorRanks {
   Tensor own_part(int turn, const Tensor& like);
   void exchange(const Tensor& all, const Tensor& mine);
   Tensor matrix_in(const device::Buffer& buffer, const Tensor& mine, DType dtype) const;
-  enum class Direction : bool { to_matrix, to_parts };
-  void copy_columns(const Tensor& matrix, const Tensor& parts, Direction to);
   void add_up(const Tensor& mine, int first, int count, std::size_t level);
 
   /// Ends an exchange: the last turn calls `together` before all go on.

@@ -35,10 +35,7 @@ struct ReplayArguments {
 void check_overrides(const config::Inputs& of_run, const config::Inputs& asked) {
   if (of_run.train.reproducible != train::Reproducible::mesh) return;
   const auto check = [](const char* key, const auto& was, const auto& is) {
-    validate(is == was,
-             "{} was {}, on which the bits depend; leave it out (and start enough ranks, which may "
-             "share processors)",
-             key, was);
+    validate(is == was, "{} was {}, on which the bits depend; leave it out", key, was);
   };
   check("train.reproducible_tensor", of_run.train.reproducible_tensor,
         asked.train.reproducible_tensor);
@@ -53,8 +50,8 @@ void check_overrides(const config::Inputs& of_run, const config::Inputs& asked) 
 }
 
 /// Returns the run's inputs without what a replay leaves out: it saves, evaluates and reports
-/// nothing. Mesh options on which the bits do not depend are left to the strategy, and of the
-/// tensor ranks this launch has as many as fit.
+/// nothing. Mesh options on which the bits do not depend are left to the strategy. There are
+/// as many tensor and context ranks as fit; they stand for the run's.
 config::Inputs inputs_of(const std::string& text, const ReplayArguments& asked, int ranks) {
   auto in = config::parse_inputs(text, "the run's inputs");
   if (in.train.reproducible == train::Reproducible::mesh) {
