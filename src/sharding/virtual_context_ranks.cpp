@@ -8,7 +8,8 @@ namespace llamesh::sharding {
 VirtualContextRanks::VirtualContextRanks(comm::DeviceMesh::Axis& axis, Turns& turns,
                                          const VirtualRanks& ranks,
                                          const MeshContextParallel::Shape& shape)
-    : axis_(axis), turns_(turns), ranks_(ranks), shape_(shape) {
+    : axis_(axis), turns_(turns), ranks_(ranks), shape_(shape),
+      sum_dtype_(dtype_of_sums(shape.dtype)) {
   const device::ScopedMemoryTag use(device::MemoryUse::context_parallel);
   const auto mine = rows() * columns(), all = size() * mine;
   const auto bytes = size_of(shape.dtype);
@@ -21,8 +22,8 @@ VirtualContextRanks::VirtualContextRanks(comm::DeviceMesh::Axis& axis, Turns& tu
     groups_.push_back({device::Buffer(ranks.context * mine * bytes), device::Buffer(all * bytes)});
   exchanged_ = device::Buffer(all * bytes);
   for (int added = ranks.context; added > 0; added /= 2)
-    sums_.emplace_back(all * size_of(DType::f32));
-  sum_ = device::Buffer(ranks.context * mine * size_of(DType::f32));
+    sums_.emplace_back(all * size_of(sum_dtype_));
+  sum_ = device::Buffer(ranks.context * mine * size_of(sum_dtype_));
   upload_context_order(compute_, to_sequences_, to_ranks_, size(), shape);
 }
 
@@ -59,7 +60,7 @@ model::KeysValues VirtualContextRanks::gather(int turn, const model::KeysValues&
 
 /// Sets sums_[level] to the sum over the gradients of `count` turns, rank by rank.
 void VirtualContextRanks::add_up(int tensor, int first, int count, std::size_t level) {
-  const Tensor sum = matrix(sums_[level], size() * rows(), DType::f32);
+  const Tensor sum = matrix(sums_[level], size() * rows(), sum_dtype_);
   if (count == 1) {
     const Tensor by_rank = matrix(exchanged_, size() * rows(), shape_.dtype);
     ops::dispatch_tokens(compute_, by_rank, gradients(first * ranks_.tensor + tensor),
@@ -68,7 +69,7 @@ void VirtualContextRanks::add_up(int tensor, int first, int count, std::size_t l
   }
   add_up(tensor, first, count / 2, level);
   add_up(tensor, first + count / 2, count / 2, level + 1);
-  ops::add(compute_, sum, matrix(sums_[level + 1], size() * rows(), DType::f32));
+  ops::add(compute_, sum, matrix(sums_[level + 1], size() * rows(), sum_dtype_));
 }
 
 void VirtualContextRanks::reduce(int turn, const model::KeysValues& mine,
@@ -78,10 +79,10 @@ void VirtualContextRanks::reduce(int turn, const model::KeysValues& mine,
   const auto together = [&] {
     add_up(tensor, 0, ranks_.context, 0);
     const auto own = ranks_.context * rows();
-    const Tensor sum = matrix(sum_, own, DType::f32);
+    const Tensor sum = matrix(sum_, own, sum_dtype_);
     axis_.collectives->set_subject(context_subject);
     compute_.wait(
-        axis_.collectives->reduce_scatter(sum, matrix(sums_.front(), size() * rows(), DType::f32),
+        axis_.collectives->reduce_scatter(sum, matrix(sums_.front(), size() * rows(), sum_dtype_),
                                           Accumulate::no, compute_.record()));
     const auto& group = groups_[static_cast<std::size_t>(tensor)];
     ops::copy(compute_, matrix(group.own, own, shape_.dtype), sum);

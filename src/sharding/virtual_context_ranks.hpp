@@ -77,12 +77,13 @@ class VirtualContextRanks {
   VirtualRanks ranks_;
   device::Stream& compute_ = device::compute_stream();
   MeshContextParallel::Shape shape_;
+  DType sum_dtype_;
   std::deque<Member> members_;
   std::vector<Group> groups_;                   ///< by part of the heads
   std::vector<device::Buffer> gradients_;       ///< by turn, sequence by sequence
   device::Buffer exchanged_;                    ///< rank by rank
-  std::vector<device::Buffer> sums_;            ///< likewise, fp32, by the tree's levels
-  device::Buffer sum_;                          ///< fp32: this rank's rows
+  std::vector<device::Buffer> sums_;            ///< likewise, by the tree's levels
+  device::Buffer sum_;                          ///< this rank's rows
   std::vector<device::Buffer> sums_of_values_;  ///< by turn, for sum()
   device::Buffer to_sequences_, to_ranks_;
 };

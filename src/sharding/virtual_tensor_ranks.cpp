@@ -9,19 +9,20 @@ namespace llamesh::sharding {
 VirtualTensorRanks::VirtualTensorRanks(comm::DeviceMesh::Axis& axis, Turns& turns, int count,
                                        const TensorOptions& options, std::int64_t rows,
                                        std::int64_t hidden, DType dtype)
-    : axis_(axis), turns_(turns), count_(count), residual_(options.residual), dtype_(dtype) {
+    : axis_(axis), turns_(turns), count_(count), residual_(options.residual), dtype_(dtype),
+      sum_dtype_(dtype_of_sums(dtype)) {
   const device::ScopedMemoryTag use(device::MemoryUse::tensor_parallel);
   const auto numel = rows * hidden;
-  const auto bytes = numel * size_of(dtype);
+  const auto bytes = numel * size_of(dtype), sum_bytes = numel * size_of(sum_dtype_);
   for (int turn = 0; turn < count; ++turn) {
     members_.emplace_back(*this, turn);
     partials_.emplace_back(bytes);
   }
   if (residual_ != ResidualLayout::whole)
     for (auto& buffer : gathered_) buffer = device::Buffer(bytes);
-  if (residual_ == ResidualLayout::hidden) parts_ = device::Buffer(numel * size_of(DType::f32));
-  for (int added = count; added > 0; added /= 2) sums_.emplace_back(numel * size_of(DType::f32));
-  sum_ = device::Buffer(numel * size_of(DType::f32));
+  if (residual_ == ResidualLayout::hidden) parts_ = device::Buffer(sum_bytes);
+  for (int added = count; added > 0; added /= 2) sums_.emplace_back(sum_bytes);
+  sum_ = device::Buffer(sum_bytes);
 }
 
 model::TensorParallel::MatrixSize VirtualTensorRanks::Member::residual(MatrixSize whole) const {
@@ -73,20 +74,20 @@ Tensor VirtualTensorRanks::partial(int turn, const Tensor& mine) {
 
 /// Sets sums_[level] to the sum over `count` turns from `first` on.
 void VirtualTensorRanks::add_up(const Tensor& mine, int first, int count, std::size_t level) {
-  const Tensor sum = matrix_in(sums_[level], mine, DType::f32);
+  const Tensor sum = matrix_in(sums_[level], mine, sum_dtype_);
   if (count == 1) return ops::copy(compute_, sum, partial(first, mine));
   add_up(mine, first, count / 2, level);
   add_up(mine, first + count / 2, count / 2, level + 1);
-  ops::add(compute_, sum, matrix_in(sums_[level + 1], mine, DType::f32));
+  ops::add(compute_, sum, matrix_in(sums_[level + 1], mine, sum_dtype_));
 }
 
 device::Event VirtualTensorRanks::reduce(int turn, const Tensor& mine) {
   const bool is_whole = residual_ == ResidualLayout::whole;
   meet(turn, [&] {
     add_up(mine, 0, count_, 0);
-    Tensor sum = matrix_in(sums_.front(), mine, DType::f32);
+    Tensor sum = matrix_in(sums_.front(), mine, sum_dtype_);
     if (residual_ == ResidualLayout::hidden) {
-      const Tensor parts = parts_.tensor(DType::f32, {sum.numel()});
+      const Tensor parts = parts_.tensor(sum_dtype_, {sum.numel()});
       copy_columns(compute_, sum, parts, size(), ColumnCopy::to_parts);
       sum = parts;
     }
@@ -94,14 +95,14 @@ device::Event VirtualTensorRanks::reduce(int turn, const Tensor& mine) {
     auto& collectives = *axis_.collectives;
     collectives.set_subject("activations");
     const auto own = is_whole ? mine.numel() : count_ * mine.numel();
-    const Tensor result = sum_.tensor(DType::f32, {own});
+    const Tensor result = sum_.tensor(sum_dtype_, {own});
     compute_.wait(is_whole
                       ? collectives.all_reduce(result, sum, compute_.record())
                       : collectives.reduce_scatter(result, sum, Accumulate::no, compute_.record()));
   });
   const auto first = is_whole ? 0 : turn * mine.numel();
   ops::copy(compute_, mine.reshape({mine.numel()}),
-            sum_.tensor(DType::f32, {mine.numel()}, first * size_of(DType::f32)));
+            sum_.tensor(sum_dtype_, {mine.numel()}, first * size_of(sum_dtype_)));
   return {};
 }
 

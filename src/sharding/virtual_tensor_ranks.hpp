@@ -11,13 +11,14 @@
 #include "device/buffer.hpp"
 #include "model/layers/tensor_parallel.hpp"
 #include "sharding/sharding_options.hpp"
+#include "sharding/virtual_ranks.hpp"
 
 namespace llamesh::sharding {
 
 /// Tensor parallelism over more ranks than there are. Each rank along the axis stands for as many
 /// neighboring virtual ranks, which compute by Turns and meet wherever ranks would exchange
-/// something. Results have the bits of as many real ranks on CPUs, whose sums are balanced trees in
-/// fp32: the rank adds up the partial sums of its own virtual ranks, then the ranks add up these.
+/// something. Results have the bits of as many real ranks, whose sums are balanced trees: the rank
+/// adds up the partial sums of its own virtual ranks, then the ranks add up these.
 class VirtualTensorRanks {
  public:
   /// For `count` turns. Collective over the axis. Borrows axis and turns. The residual stream is as
@@ -70,15 +71,15 @@ class VirtualTensorRanks {
   int count_;
   device::Stream& compute_ = device::compute_stream();
   ResidualLayout residual_;
-  DType dtype_;
+  DType dtype_, sum_dtype_;
   std::deque<Member> members_;
   device::Buffer own_, all_;                ///< what this rank's turns exchange, and what all do
   std::array<device::Buffer, 2> gathered_;  ///< used in turn
   std::size_t next_ = 0;
   device::Buffer parts_;                  ///< if the residual stream is divided by columns
   std::vector<device::Buffer> partials_;  ///< by turn
-  std::vector<device::Buffer> sums_;      ///< fp32, by the tree's levels
-  device::Buffer sum_;                    ///< fp32: this rank's part, over all ranks
+  std::vector<device::Buffer> sums_;      ///< by the tree's levels
+  device::Buffer sum_;                    ///< this rank's part, over all ranks
 };
 
 }  // namespace llamesh::sharding

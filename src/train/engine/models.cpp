@@ -46,7 +46,6 @@ model::TensorParallel& Models::Virtual::tensor_of(int turn) {
 
 Models::Models(const Setup& setup, comm::DeviceMesh& mesh, const ModelParts& parts)
     : fsdp_(parts.fsdp) {
-  check_device_of(setup.inputs, setup.virtual_ranks);
   if (setup.virtual_layout) virtual_.emplace(setup, mesh, parts.fsdp);
   const auto& in = setup.inputs;
   const auto& layout = setup.virtual_layout ? *setup.virtual_layout : *setup.layout;

@@ -450,7 +450,6 @@ Setup make_setup(const comm::Communicator& world, const Inputs& inputs) {
   comm::agree(world, [&] {
     setup = plan_setup(fitting, std::move(setup.topology));
     auto& in = setup.inputs;
-    check_device_of(in, setup.virtual_ranks);
     if (in.sharding.spec) sharding::check_implemented(*setup.layout, in.tensor.residual);
     if (world.rank() == 0) {
       refuse_stale_end_time();

@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include "core/error.hpp"
-#include "device/device.hpp"
 #include "sharding/pipeline_stages.hpp"
 #include "sharding/tensor_placements.hpp"
 #include "sharding/wrap_policy.hpp"
@@ -119,14 +118,6 @@ std::vector<int> members_of(const comm::ParallelDims& mesh, const sharding::Virt
                           tensors * ranks.tensor +
                       tensor * ranks.tensor + ranks.tensor_of(turn));
   return members;
-}
-
-void check_device_of(const Inputs& in, const sharding::VirtualRanks& ranks) {
-  validate(ranks.count() == 1 || device::kind_of_kernels() == device::Kind::cpu,
-           "{}, and on GPUs each of these ranks needs its own; start {} times as many, with "
-           "mesh.axes.tensor={} and mesh.axes.context={}",
-           describe(in), ranks.count(), in.train.reproducible_tensor,
-           in.train.reproducible_context);
 }
 
 }  // namespace llamesh::train

@@ -24,7 +24,4 @@ std::unique_ptr<const sharding::ShardLayout> virtual_layout_of(
 std::vector<int> members_of(const comm::ParallelDims& mesh, const sharding::VirtualRanks& ranks,
                             int rank);
 
-/// Throws a user error if ranks stand for virtual ones on a device that cannot add up as they do.
-void check_device_of(const Inputs& in, const sharding::VirtualRanks& ranks);
-
 }  // namespace llamesh::train
