@@ -208,6 +208,19 @@ TEST(Preference, HasTheSameBitsOnEveryMesh) {
   }
 }
 
+TEST(Preference, HasTheSameBitsOnVirtualContextRanks) {
+  if (world().size() == 1) GTEST_SKIP() << "needs context ranks to compare with";
+  const SharedFolder folder;
+  auto in = packed_inputs(folder.path());
+  in.train.reproducible = train::Reproducible::mesh;
+  in.train.reproducible_context = 2;
+  const auto alone = run_alone(in);
+  in.mesh.context = 2;
+  const auto here = run(world(), in);
+  EXPECT_EQ(here.losses, alone.losses);
+  EXPECT_EQ(here.norms, alone.norms);
+}
+
 // Without an update, a step on all pairs has the same loss as a validation set with them.
 TEST(Preference, ValidatesOnPairs) {
   const SharedFolder folder;

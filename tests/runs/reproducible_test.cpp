@@ -294,8 +294,7 @@ TEST(MeshReproducible, VirtualRanksHaveTheBitsOfRealOnes) {
     const SharedFolder folder;
     auto in = inputs_of(recipe, folder.path());
     divide_by_eight(in.model);
-    auto [context, tensor] = sizes[i / every % sizes.size()];
-    if (in.model.num_experts > 0) tensor *= std::exchange(context, 1);
+    const auto [context, tensor] = sizes[i / every % sizes.size()];
     const bool takes_hidden = recipe.family != std::string("gpt2");
     in.tensor.residual =
         std::array{sharding::ResidualLayout::sequence, sharding::ResidualLayout::whole,

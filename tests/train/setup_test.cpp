@@ -250,14 +250,6 @@ TEST_F(SetupTest, RefusesWhatVirtualRanksCannotCompute) {
             "use mesh.axes.tensor=1 in place of 2");
   EXPECT_EQ(refusal([](Inputs& in) {
               in.train.reproducible_context = 2;
-              in.model.family = "mixtral";
-              in.model.num_experts = 2;
-              in.model.num_experts_per_tok = 1;
-            }),
-            "train.reproducible_tensor is 2 and train.reproducible_context 2, but virtual context "
-            "ranks take no experts; start 2 context ranks (mesh.axes.context=2)");
-  EXPECT_EQ(refusal([](Inputs& in) {
-              in.train.reproducible_context = 2;
               in.data.sequence_length = 22;
             }),
             "data.sequence_length is 22, which 2 context ranks cannot divide into 4 equal pieces; "

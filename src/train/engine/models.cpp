@@ -1,5 +1,8 @@
 #include "train/engine/models.hpp"
 
+#include <algorithm>
+#include <functional>
+
 #include "device/device.hpp"
 #include "sharding/mesh_expert_parallel.hpp"
 #include "train/engine/pipeline.hpp"
@@ -9,12 +12,13 @@ namespace llamesh::train {
 namespace {
 
 /// Tensors of a batch with a number for each token.
-constexpr std::int64_t token_tensors = 3;
+constexpr std::int64_t token_tensors = 4;
 
 model::DataRanks data_ranks(const Setup& setup, comm::DeviceMesh& mesh) {
   if (setup.inputs.model.num_experts == 0) return {};
   auto ranks = sharding::data_ranks(mesh);
   ranks.in_flight = max_in_flight(setup.pipeline);
+  ranks.count *= setup.virtual_ranks.context;
   return ranks;
 }
 
@@ -80,7 +84,8 @@ model::Batch Models::batch_of_turn(const model::Batch& batch, int turn) {
   auto& stream = device::compute_stream();
   model::Batch mine = batch;
   std::int64_t number = place * token_tensors;
-  for (Tensor* const tokens : {&mine.tokens, &mine.targets, &mine.document_starts}) {
+  for (Tensor* const tokens :
+       {&mine.tokens, &mine.targets, &mine.document_starts, &mine.pairs.documents}) {
     const auto offset = number++ * length * size_of(DType::i32);
     if (!*tokens) continue;
     const Tensor all = *tokens;
@@ -159,6 +164,21 @@ double Models::take_loss() {
   const double loss = loss_so_far();
   for (auto& model : models_) model.take_loss();
   return loss;
+}
+
+model::RouterSums Models::take_router_sums() {
+  const auto add = [](std::vector<float>& sums, const std::vector<float>& more) {
+    std::ranges::transform(sums, more, sums.begin(), std::plus());
+  };
+  auto sums = models_.front().take_router_sums();
+  for (auto turn = turns_with_same_tokens(); turn < models_.size();
+       turn += turns_with_same_tokens()) {
+    const auto more = models_[turn].take_router_sums();
+    add(sums.counts, more.counts);
+    add(sums.probabilities, more.probabilities);
+    add(sums.squares, more.squares);
+  }
+  return sums;
 }
 
 std::vector<model::PairResult> Models::take_pairs() {

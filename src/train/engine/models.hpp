@@ -44,7 +44,7 @@ class Models {
 
   void begin_step(std::int64_t micro_batches);
   void end_step();
-  model::RouterSums take_router_sums() { return models_.front().take_router_sums(); }
+  model::RouterSums take_router_sums();
   double take_loss();
   double loss_so_far();
   std::vector<model::PairResult> take_pairs();

@@ -58,11 +58,6 @@ void check_virtual_ranks(const Inputs& in, const comm::ParallelDims& mesh,
            "{}, but gradients of virtual context ranks are first summed over tensor ranks, which "
            "must be virtual, too; use mesh.axes.tensor=1 in place of {}",
            describe(in), tensor);
-  validate(
-      in.model.num_experts == 0 && !in.data.pairs,
-      "{}, but virtual context ranks take no {}; start {} context ranks (mesh.axes.context={})",
-      describe(in), in.data.pairs ? "pairs of answers" : "experts", in.train.reproducible_context,
-      in.train.reproducible_context);
 }
 
 /// Returns the mesh with so many ranks along its innermost axes.
