@@ -1,6 +1,10 @@
+#include <fcntl.h>
 #include <hdf5.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include "checkpoint/format/h5.hpp"
 #include "checkpoint/format/state_writer.hpp"
 #include "core/file.hpp"
 #include "fixture.hpp"
@@ -203,6 +207,15 @@ TEST_F(Structure, OfATiedHeadIsTaken) {
   const Folder folder;
   const auto path = checkpoint::Store(folder.path(), {}, world()).save(tied.state(), progress(1));
   EXPECT_TRUE(checkpoint::find_damage(path).empty());
+}
+
+TEST_F(Structure, IsReadWhileAnotherProgramHasAFileLock) {
+  const auto h5 = path_ / "state.h5";
+  const int other = ::open(h5.c_str(), O_RDONLY | O_CLOEXEC);
+  ASSERT_GE(other, 0);
+  ASSERT_EQ(flock(other, LOCK_EX), 0);
+  EXPECT_NO_THROW(checkpoint::h5::File::open(h5));
+  close(other);
 }
 
 }  // namespace

@@ -20,12 +20,10 @@ namespace {
 constexpr std::int64_t max_transfer = std::int64_t{1} << 28U;  // elements: 1 GiB, below MPI-IO's 2
 
 /// Configures HDF5 once per process. Our messages contain the error stack, so HDF5 need not print
-/// it. File locks are off because some cluster file systems refuse them; the lease excludes a
-/// second job.
+/// it.
 void set_up() {
   static const bool done = [] {
     H5dont_atexit();  // an abandoned file must not be closed at exit
-    setenv("HDF5_USE_FILE_LOCKING", "FALSE", /*overwrite=*/0);
     H5open();
     H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
     return true;
@@ -72,6 +70,17 @@ std::vector<hsize_t> extents(const std::vector<std::int64_t>& shape) {
 
 Handle properties(hid_t kind) {
   return {H5Pcreate(kind), H5Pclose, "make a property list"};
+}
+
+/// Returns how to open a file. Locks are off, unless HDF5_USE_FILE_LOCKING is set, because some
+/// cluster file systems refuse them; the lease excludes a second job.
+Handle file_access() {
+  set_up();
+  Handle access = properties(H5P_FILE_ACCESS);
+  check(H5Pset_file_locking(access.id(), /*use_file_locking=*/false,
+                            /*ignore_when_disabled=*/true) >= 0,
+        "switch off", "file locks");
+  return access;
 }
 
 /// An MPI_Info with the hints for the MPI-IO driver.
@@ -212,8 +221,7 @@ File::File(Handle handle, std::filesystem::path path)
     : handle_(std::move(handle)), path_(std::move(path)) {}
 
 File File::create(const std::filesystem::path& path) {
-  set_up();
-  const Handle access = properties(H5P_FILE_ACCESS);
+  const Handle access = file_access();
   H5Pset_alignment(access.id(), 64 << 10, 4 << 10);  // large data on page boundaries
   // The first format that can hold attributes above 64 KiB; it then keeps all of them in a heap.
   check(H5Pset_libver_bounds(access.id(), H5F_LIBVER_V18, H5F_LIBVER_V110) >= 0,
@@ -230,9 +238,8 @@ File File::create(const std::filesystem::path& path) {
 
 File File::open_to_fill(const std::filesystem::path& path, const comm::Communicator& group,
                         const std::vector<std::string>& hints) {
-  set_up();
   const MpiInfo info(hints);
-  const Handle access = properties(H5P_FILE_ACCESS);
+  const Handle access = file_access();
   check(H5Pset_fapl_mpio(access.id(), comm::native(group), info.get()) >= 0, "use MPI-IO for",
         path.string());
   Handle file(H5Fopen(path.c_str(), H5F_ACC_RDWR, access.id()), H5Fclose, "open " + path.string());
@@ -240,9 +247,9 @@ File File::open_to_fill(const std::filesystem::path& path, const comm::Communica
 }
 
 File File::open(const std::filesystem::path& path) {
-  set_up();
   Descriptor::to_read(path, ExitCode::io_failure);
-  const auto open = [&] { return H5Fopen(path.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT); };
+  const Handle access = file_access();
+  const auto open = [&] { return H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()); };
   return {Handle(uninterrupted(open), H5Fclose, "open " + path.string()), path};
 }
 
