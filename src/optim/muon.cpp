@@ -194,6 +194,7 @@ void Muon::allocate(std::int64_t max_matrix, std::int64_t max_square) {
     if (!group.slots.empty() || group.max_held + group.max_whole == 0) continue;
     auto& collectives = *exchange.axis->collectives;
     collectives.set_subject("matrices for Muon");
+    collectives.connect_pairs();
     group.slots.resize(ahead_ + behind_ + 1);
     for (auto& slot : group.slots) {
       slot.held = collectives.allocate_symmetric(group.max_held * size);

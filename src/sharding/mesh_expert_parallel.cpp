@@ -38,6 +38,7 @@ MeshExpertParallel::MeshExpertParallel(comm::DeviceMesh::Axis& axis, std::int64_
   axis.collectives->set_subject(counts_subject);
   starts_ = axis.collectives->allocate_symmetric(numel * size_of(DType::i32));
   host_starts_.resize(static_cast<std::size_t>(numel));
+  axis.collectives->connect_pairs();
 }
 
 /// Returns the rows that one rank sends to another.

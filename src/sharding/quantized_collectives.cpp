@@ -129,6 +129,7 @@ QuantizedReduceScatter::QuantizedReduceScatter(comm::DeviceMesh& mesh, comm::Axi
   if (local_.size > 1) sums_ = device::Buffer(remote_.size * shard_numel * size_of(DType::f32));
   sent_ = remote_.collectives->allocate_symmetric(bytes);
   received_ = device::Buffer(bytes);
+  remote_.collectives->connect_pairs();
 }
 
 void QuantizedReduceScatter::set_subject(const char* subject) {
@@ -177,6 +178,7 @@ QuantizedAllReduce::QuantizedAllReduce(comm::DeviceMesh::Axis& axis, std::int64_
   const auto bytes = axis_.size * BlockCodes::part_bytes(slice, format_);
   sent_ = axis_.collectives->allocate_symmetric(bytes);
   received_ = device::Buffer(bytes);
+  axis_.collectives->connect_pairs();
   sum_ = device::Buffer(slice * size_of(DType::f32));
   if (exact_numel > 0)
     exact_ = axis_.collectives->allocate_symmetric(exact_numel * size_of(DType::f32));

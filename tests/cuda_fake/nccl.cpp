@@ -23,8 +23,9 @@
 // rounded to the dtype at each hop around the ring, as in NCCL.
 //
 // FAKE_NCCL_BREAKS=N: the process's Nth collective never ends and raises an asynchronous error; the
-// first three on each communicator, which allocate its buffers, do not count.
-// FAKE_NCCL_MIB=N: these buffers take N MiB of the GPU (0).
+// first three on each communicator, and its first between pairs, which allocate its buffers, do not
+// count.
+// FAKE_NCCL_MIB=N, FAKE_NCCL_PAIRS_MIB=N: these buffers take N MiB of the GPU (0).
 // FAKE_NCCL_WINDOWS=0: windows are unavailable, as in NCCL without peer access between a node's
 // GPUs.
 
@@ -35,8 +36,8 @@ struct ncclComm {
   std::function<void()> deliver;  // stores a call's outputs once it is done
   std::atomic<int> windows{0};
   std::atomic<bool> broken{false}, aborted{false};
-  int collectives = 0;
-  void* buffers = nullptr;
+  int collectives = 0, exchanges = 0;
+  void *buffers = nullptr, *pair_buffers = nullptr;
 };
 
 namespace {
@@ -159,25 +160,28 @@ constexpr int first_ones = 3;              // of a communicator, which do not co
 constexpr const char* no_error = "fake";
 std::atomic<const char*> last_error{no_error};
 
-/// Allocates a communicator's buffers with its first collective.
-bool has_buffers(ncclComm_t comm) {
-  const char* mib = std::getenv("FAKE_NCCL_MIB");
+/// Allocates a communicator's buffers with the first collective that needs them.
+bool has_buffers(void*& buffers, const char* size) {
+  const char* mib = std::getenv(size);
   const auto bytes = static_cast<std::size_t>(mib ? std::atoll(mib) : 0) << 20U;
-  if (bytes == 0 || comm->buffers != nullptr || fake_cuda::allocate(&comm->buffers, bytes))
-    return true;
+  if (bytes == 0 || buffers != nullptr || fake_cuda::allocate(&buffers, bytes)) return true;
   last_error = "Cuda failure 2 'out of memory'";
   return false;
 }
 
 void release_buffers(ncclComm_t comm) {
-  if (comm->buffers != nullptr) fake_cuda::release(std::exchange(comm->buffers, nullptr));
+  for (auto* buffers : {&comm->buffers, &comm->pair_buffers})
+    if (*buffers != nullptr) fake_cuda::release(std::exchange(*buffers, nullptr));
 }
 
 template <class Work>
-ncclResult_t collective(ncclComm_t comm, cudaStream_t stream, const Work& work) {
+ncclResult_t collective(ncclComm_t comm, cudaStream_t stream, const Work& work,
+                        bool is_exchange = false) {
   if (!ready(comm)) return ncclInvalidArgument;
-  if (!has_buffers(comm)) return ncclUnhandledCudaError;
-  if (comm->collectives++ < first_ones) {
+  if (!has_buffers(comm->buffers, "FAKE_NCCL_MIB")) return ncclUnhandledCudaError;
+  if (is_exchange && !has_buffers(comm->pair_buffers, "FAKE_NCCL_PAIRS_MIB"))
+    return ncclUnhandledCudaError;
+  if (is_exchange ? comm->exchanges++ == 0 : comm->collectives++ < first_ones) {
     fake_cuda::enqueue(stream, work);
     return begun(comm);
   }
@@ -346,9 +350,10 @@ ncclResult_t ncclGroupEnd() {
   if (!group.open) return ncclInvalidUsage;
   const auto ended = std::exchange(group, {});
   if (ended.transfers.empty()) return ncclSuccess;
-  return collective(ended.comm, ended.stream, [comm = ended.comm, transfers = ended.transfers] {
-    transfer(comm, transfers);
-  });
+  return collective(
+      ended.comm, ended.stream,
+      [comm = ended.comm, transfers = ended.transfers] { transfer(comm, transfers); },
+      /*is_exchange=*/true);
 }
 
 }  // extern "C"

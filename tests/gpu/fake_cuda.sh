@@ -349,6 +349,9 @@ FAKE_GPU_MIB=1537 fails "a plan that does not fit" 78 \
   "a step takes [0-9]* bytes .*, but the GPU's free memory, less .*, is 1048576; use more ranks" 2
 FAKE_GPU_MIB=2000 FAKE_NCCL_MIB=1500 fails "communicators without memory" 78 \
   "NCCL found no memory for its buffers on the GPU .[0-9]* of [0-9]* bytes are free.; use more ranks" 2
+FAKE_GPU_MIB=2000 FAKE_NCCL_PAIRS_MIB=1500 fails "pairs without memory" 78 \
+  "the first exchange.*NCCL found no memory for its buffers on the GPU .[0-9]* of [0-9]* bytes are free.; use more ranks" 2 \
+  mesh.axes.pipeline=2
 FAKE_GPUS=0 fails "no GPU" 78 "no GPU: .*--device cpu" 2
 for device in cuda auto; do
   FAKE_GPU_FAILS=1 fails "a driver that fails, --device $device" 78 \

@@ -60,6 +60,9 @@ class Collectives {
   /// Frees a buffer from allocate_symmetric() before this object ends. No collective uses it any
   /// more. Collective.
   virtual void free_symmetric(device::Buffer buffer) { buffer = {}; }
+  /// Connects all pairs of ranks at start, for all_to_all and send_recv, which would else take the
+  /// memory for it in their first call. Collective.
+  virtual void connect_pairs() {}
 
   /// Sets whole[r * n, (r + 1) * n) to rank r's `mine` (n elements), cast to whole's dtype, for all
   /// r. `mine` may be its own range in `whole`. Other ranks may read the old contents of `whole`

@@ -82,6 +82,7 @@ void Pipeline::open(Channel& channel, comm::DeviceMesh::Axis& axis) {
   const auto numel = residual_.rows * residual_.cols;
   const auto bytes = (numel * size_of(dtype_) + 63) / 64 * 64;
   channel.axis = &axis;
+  axis.collectives->connect_pairs();
   channel.buffer = axis.collectives->allocate_symmetric(static_cast<std::int64_t>(depth) * bytes);
   for (std::size_t i = 0; i < depth; ++i)
     channel.slots.push_back(

@@ -89,9 +89,19 @@ ncclResult_t in_group(const Calls& calls) {
   return result == ncclSuccess ? ended : result;
 }
 
+/// Sends `out` to a rank and sets `in` to what it sends, unless they are empty. In a group.
+ncclResult_t exchange_with(int peer, const Tensor& out, const Tensor& in, ncclComm_t comm,
+                           cudaStream_t cuda) {
+  auto result = ncclSuccess;
+  if (out.numel() > 0) result = ncclSend(out.data(), count_of(out), type_of(out), peer, comm, cuda);
+  if (in.numel() > 0 && result == ncclSuccess)
+    result = ncclRecv(in.data(), count_of(in), type_of(in), peer, comm, cuda);
+  return result;
+}
+
 /// Makes the first collectives on a communicator, with which NCCL allocates its buffers: now, and
-/// not in the first step, when the run has filled the GPU. Those for pairs of ranks come later,
-/// unless sums need them.
+/// not in the first step, when the run has filled the GPU. Those for pairs of ranks come with
+/// connect_pairs(), unless sums need them.
 void take_buffers(Nccl::Connection& connection, const Communicator& group, SumOrder order) {
   const device::Buffer buffer(group.size() * std::int64_t{4});
   const Tensor all = buffer.tensor(DType::f32, {group.size()});
@@ -112,12 +122,7 @@ void take_buffers(Nccl::Connection& connection, const Communicator& group, SumOr
   for (int step = 1; order == SumOrder::tree && step < group.size(); step *= 2) {
     const int peer = group.rank() ^ step;
     call("the first exchange", [&](ncclComm_t comm, cudaStream_t cuda) {
-      return in_group([&] {
-        const auto sent = ncclSend(mine.data(), 1, ncclFloat32, peer, comm, cuda);
-        return sent == ncclSuccess
-                   ? ncclRecv(all.slice(peer, 1).data(), 1, ncclFloat32, peer, comm, cuda)
-                   : sent;
-      });
+      return in_group([&] { return exchange_with(peer, mine, all.slice(peer, 1), comm, cuda); });
     });
   }
   stream.record().wait();
@@ -284,25 +289,30 @@ void NcclCollectives::move_parts(const CollectiveCall& asked, const PeerParts& r
   if (keeps_fingerprint() && asked.by_peer != 0 && !one_way)
     check_received(asked, checks_.group(), received, checks_.announce(asked, sent));
   convert(stream(), received[rank()], sent[rank()]);
-  const auto send_and_receive = [&](int peer, ncclComm_t comm, cudaStream_t cuda) {
-    const Tensor out = sent[peer];
-    const Tensor in = received[peer];
-    auto result = ncclSuccess;
-    if (out.numel() > 0)
-      result = ncclSend(out.data(), count_of(out), type_of(out), peer, comm, cuda);
-    if (in.numel() > 0 && result == ncclSuccess)
-      result = ncclRecv(in.data(), count_of(in), type_of(in), peer, comm, cuda);
-    return result;
-  };
-  const char* name = asked.to == CollectiveCall::every ? "all-to-all" : "send-recv";
+  exchange_with_all(asked.to == CollectiveCall::every ? "all-to-all" : "send-recv", received, sent);
+}
+
+void NcclCollectives::exchange_with_all(const char* name, const PeerParts& received,
+                                        const PeerParts& sent) {
   call(name, [&](ncclComm_t comm, cudaStream_t cuda) {
     return in_group([&] {
       auto result = ncclSuccess;
       for (int peer = 0; peer < size() && result == ncclSuccess; ++peer)
-        if (peer != rank()) result = send_and_receive(peer, comm, cuda);
+        if (peer != rank()) result = exchange_with(peer, sent[peer], received[peer], comm, cuda);
       return result;
     });
   });
+}
+
+void NcclCollectives::connect_pairs() {
+  if (!connection_ || std::exchange(has_pairs_, true)) return;
+  const auto bytes = size() * size_of(DType::f32);
+  const device::Buffer received(bytes), sent(bytes);
+  const auto parts = [&](const device::Buffer& buffer) {
+    return PeerParts(buffer.tensor(DType::f32, {size()}), size());
+  };
+  exchange_with_all("the first exchange", parts(received), parts(sent));
+  stream().record().wait();
 }
 
 Nccl::Nccl(const Communicator& world, SumOrder order) : order_(order) {

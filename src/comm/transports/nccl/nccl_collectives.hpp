@@ -26,6 +26,7 @@ class NcclCollectives final : public Collectives {
 
   device::Buffer allocate_gathered(std::int64_t bytes_per_rank) override;
   device::Buffer allocate_symmetric(std::int64_t bytes) override;
+  void connect_pairs() override;
   bool healthy() override { return !connection_ || connection_->healthy(); }
 
  private:
@@ -47,11 +48,13 @@ class NcclCollectives final : public Collectives {
   void gather(const Part& part);
   void exchange(const char* name, int peer, std::span<const Tensor> sent,
                 std::span<const Tensor> received);
+  void exchange_with_all(const char* name, const PeerParts& received, const PeerParts& sent);
   std::byte* scratch(std::int64_t bytes);
 
   std::shared_ptr<Nccl::Connection> connection_;
   SumOrder order_;
   device::Buffer scratch_;
+  bool has_pairs_ = false;   ///< connected
   PairwiseExchange checks_;  ///< compares sizes on the host, with keep_fingerprint()
 };
 
