@@ -8,7 +8,10 @@ namespace llamesh::sharding {
 VirtualContextRanks::VirtualContextRanks(comm::DeviceMesh::Axis& axis, Turns& turns,
                                          const VirtualRanks& ranks,
                                          const MeshContextParallel::Shape& shape)
-    : axis_(axis), turns_(turns), ranks_(ranks), shape_(shape),
+    : axis_(axis),
+      turns_(turns),
+      ranks_(ranks),
+      shape_(shape),
       sum_dtype_(dtype_of_sums(shape.dtype)) {
   const device::ScopedMemoryTag use(device::MemoryUse::context_parallel);
   const auto mine = rows() * columns(), all = size() * mine;

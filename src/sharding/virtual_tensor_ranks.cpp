@@ -9,7 +9,11 @@ namespace llamesh::sharding {
 VirtualTensorRanks::VirtualTensorRanks(comm::DeviceMesh::Axis& axis, Turns& turns, int count,
                                        const TensorOptions& options, std::int64_t rows,
                                        std::int64_t hidden, DType dtype)
-    : axis_(axis), turns_(turns), count_(count), residual_(options.residual), dtype_(dtype),
+    : axis_(axis),
+      turns_(turns),
+      count_(count),
+      residual_(options.residual),
+      dtype_(dtype),
       sum_dtype_(dtype_of_sums(dtype)) {
   const device::ScopedMemoryTag use(device::MemoryUse::tensor_parallel);
   const auto numel = rows * hidden;
