@@ -203,8 +203,12 @@ void Muon::allocate(std::int64_t max_matrix, std::int64_t max_square) {
     }
   }
   if (max_matrix == 0) return;
-  scratch_ = {device::Buffer(max_matrix * size), device::Buffer(max_square * size),
-              device::Buffer(max_square * size)};
+  scratch_ = {device::Buffer(max_matrix * size),
+              device::Buffer(max_square * size),
+              device::Buffer(max_square * size),
+              {}};
+  const auto dtype = state_.compute_dtype();
+  if (dtype != DType::f32) scratch_[3] = device::Buffer(max_square * size_of(dtype));
 }
 
 Muon::Slot& Muon::slot_of(std::size_t unit) {
@@ -293,23 +297,35 @@ void Muon::update(std::size_t unit, double lr) {
 /// or from the other side if x has more rows than columns. The singular values end up near 1.
 void Muon::orthogonalize(const Tensor& matrix) {
   auto& stream = state_.stream();
-  const bool wide = matrix.rows() <= matrix.cols();
+  const auto dtype = state_.compute_dtype();
+  const bool wide = matrix.rows() <= matrix.cols(), rounds = dtype != DType::f32;
   const auto side = std::min(matrix.rows(), matrix.cols());
   const auto square = scratch_[1].tensor(DType::f32, {side, side});
   const auto polynomial = scratch_[2].tensor(DType::f32, {side, side});
-  Tensor x = matrix;
-  Tensor next = scratch_[0].tensor(DType::f32, {matrix.rows(), matrix.cols()});
-  const double norm = std::sqrt(ops::sum_of_squares(stream, {x.reshape({x.numel()})}));
-  ops::scale(stream, x, static_cast<float>(1 / (norm + 1e-7)));
+  const auto in_scratch = [&](std::int64_t offset) {
+    return scratch_[0].tensor(dtype, {matrix.rows(), matrix.cols()}, offset);
+  };
+  const auto as_factor = [&](const Tensor& of_square) {
+    if (!rounds) return of_square;
+    const auto rounded = scratch_[3].tensor(dtype, {side, side});
+    ops::copy(stream, rounded, of_square);
+    return rounded;
+  };
+  const double norm = std::sqrt(ops::sum_of_squares(stream, {matrix.reshape({matrix.numel()})}));
+  ops::scale(stream, matrix, static_cast<float>(1 / (norm + 1e-7)));
+  Tensor x = rounds ? in_scratch(matrix.numel() * size_of(dtype)) : matrix;
+  Tensor next = in_scratch(0);
+  if (rounds) ops::copy(stream, x, matrix);
   for (int i = 0; i < iterations; ++i) {
     symmetric_product(stream, square, x, wide);
     ops::matrix_quadratic(stream, square, square, 0, 0, 1);  // fills the upper triangle
-    symmetric_product(stream, polynomial, square, true);
+    symmetric_product(stream, polynomial, as_factor(square), true);
     ops::matrix_quadratic(stream, polynomial, square, quintic_a, quintic_b, quintic_c);
+    const auto factor = as_factor(polynomial);
     if (wide)
-      ops::linear_backward_input(stream, next, polynomial, x, Accumulate::no);
+      ops::linear_backward_input(stream, next, factor, x, Accumulate::no);
     else
-      ops::linear(stream, next, x, polynomial, Accumulate::no);
+      ops::linear(stream, next, x, factor, Accumulate::no);
     std::swap(x, next);
   }
   ops::copy(stream, matrix, x);  // an odd number of iterations ends in the scratch

@@ -21,6 +21,7 @@ ShardedState::ShardedState(const ShardLayout& layout, comm::DeviceMesh& mesh,
     : layout_(layout),
       rank_(mesh.rank()),
       offload_(sharding.offload),
+      compute_dtype_(precision.parameters),
       keeps_copies_(offload_ == Offload::none && precision.parameters != DType::f32 &&
                     sharding.keep_bf16_weights == KeepBf16Weights::yes),
       quantizes_within_node_(sharding.gather != GatherDType::automatic &&

@@ -61,6 +61,8 @@ class ShardedState {
 
   const ShardLayout& layout() const { return layout_; }
   int rank() const { return rank_; }  ///< world rank
+  /// Returns the compute dtype (precision.parameters).
+  DType compute_dtype() const { return compute_dtype_; }
   /// Returns the fp32 weights of trained units.
   const ShardedTensor& masters() const { return masters_; }
   /// Returns the weights of frozen units, in the compute dtype or as codes.
@@ -128,6 +130,7 @@ class ShardedState {
   const ShardLayout& layout_;
   int rank_;
   Offload offload_;
+  DType compute_dtype_;
   bool keeps_copies_;           ///< in the compute dtype, on the device
   bool quantizes_within_node_;  ///< gathers within a node, so shards cannot stay gathered there
   std::vector<Group> groups_;

@@ -44,13 +44,13 @@ class ShardedModel {
   ShardedModel(const model::ModelConfig& config, MeshSizes mesh,
                const optim::OptimizerOptions& optimizer = {},
                const std::vector<std::string>& freeze = {},
-               sharding::Offload offload = sharding::Offload::none)
+               sharding::Offload offload = sharding::Offload::none, DType parameters = DType::f32)
       : table_(frozen_table(config, freeze)),
         layout_(table_,
                 sharding::make_units(table_, {}, dims_of(config, mesh), placements(config, mesh)),
                 dims_of(config, mesh), placements(config, mesh)),
         mesh_(world(), comm::discover_topology(world(), 0), layout_.dims()),
-        state_(layout_, mesh_, {}, optim::moments_of(optimizer), offloading(offload),
+        state_(layout_, mesh_, {.parameters = parameters}, optim::moments_of(optimizer), offloading(offload),
                optim::outer_tensors_of(optimizer.outer)),
         fsdp_(state_, mesh_, offloading(offload), {}) {}
 
