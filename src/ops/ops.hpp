@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ops/calls.hpp"
+#include "ops/element_hash.hpp"
 #include "ops/kernel.hpp"
 #include "ops/square_units.hpp"
 
@@ -307,6 +308,9 @@ extern const Kernel<float(Stream&, Tensor x)> largest_magnitude;
 /// Returns the squares of fp32 x, whose magnitudes are below 2^exponent, as a sum that no order
 /// changes. Waits for the stream.
 extern const Kernel<SquareUnits(Stream&, Tensor x, int exponent)> square_units;
+/// Sums hash_of_element() over dense x, fp32 or bf16, whose values count as fp32: the same on every
+/// device. Waits for the stream.
+extern const Kernel<std::uint64_t(Stream&, Tensor x, ElementNumbers numbers)> hash_elements;
 
 // --- Optimizers, in one pass. ---
 

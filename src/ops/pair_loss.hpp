@@ -3,11 +3,7 @@
 #include <cmath>
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define LLAMESH_ON_DEVICE_TOO __host__ __device__
-#else
-#define LLAMESH_ON_DEVICE_TOO
-#endif
+#include "ops/on_device_too.hpp"
 
 namespace llamesh::ops {
 

@@ -117,17 +117,17 @@ for case in full_shard/2/optimizer hybrid_shard/4/all no_shard/2/all; do
   close "$strategy, $ranks ranks, sharding.offload=$offload" 4 "offload-$offload-$ranks" cpu 1e-5
 done
 
-# numbers RUN: prints its losses and norms, all digits
-numbers() { sed -n 's/.*\("loss":[^,}]*,"grad_norm":[^,}]*\).*/\1/p' "$work/$1/metrics.jsonl"; }
+# numbers RUN: prints its losses and norms, all digits, and the hashes of its state, if it has some
+numbers() { sed -nE 's/.*("loss":[^,}]*,"grad_norm":[^,}]*).*/\1/p; s/.*"event":"state_hash".*("hashes".*)/\1/p' "$work/$1/metrics.jsonl"; }
 
 # The same bits on every mesh, which the order of NCCL's sums does not give.
-keys=(train.reproducible=mesh evaluate.every_steps=2 'data.validation=[inputs/text/tiny.txt]' evaluate.sequences=8)
+keys=(train.reproducible=mesh evaluate.every_steps=2 'data.validation=[inputs/text/tiny.txt]' evaluate.sequences=8 debug.state_hash_every=4)
 ran same-bits 1 --device cuda "${keys[@]}"
 for case in full_shard/2/1 full_shard/4/1 hybrid_shard/4/1 no_shard/4/1 full_shard/4/2; do
   IFS=/ read -r strategy ranks stages <<<"$case"
   run=same-bits-${case//\//-}
   ran "$run" "$ranks" --device cuda "sharding.strategy=$strategy" "mesh.axes.pipeline=$stages" "${keys[@]}"
-  if [[ $? == 0 && $(numbers "$run" | wc -l) == 4 && $(numbers "$run") == "$(numbers same-bits)" ]]; then
+  if [[ $? == 0 && $(numbers "$run" | wc -l) == 5 && $(numbers "$run") == "$(numbers same-bits)" ]]; then
     report "the same bits, $strategy, $ranks ranks, $stages stages" ok
   else
     report "the same bits, $strategy, $ranks ranks, $stages stages: $(numbers "$run")" FAILED "$run"
@@ -143,7 +143,7 @@ for case in sequence/4x1/1/1x1 sequence/4x1/2/2x1 hidden/4x1/1/1x1 whole/4x1/1/1
   { [[ -e $work/$real ]] || ran "$real" 4 --device cuda "${keys[@]}" "tensor.residual=$residual" $(axes "$virtual")
     ran "$run" "$ranks" --device cuda "${keys[@]}" "tensor.residual=$residual" $(axes "$mesh") \
       "train.reproducible_tensor=${virtual%x*}" "train.reproducible_context=${virtual#*x}"; }
-  if [[ $? == 0 && $(numbers "$run" | wc -l) == 4 && $(numbers "$run") == "$(numbers "$real")" ]]; then
+  if [[ $? == 0 && $(numbers "$run" | wc -l) == 5 && $(numbers "$run") == "$(numbers "$real")" ]]; then
     report "the same bits, $residual, tensor x context $virtual on $ranks ranks as $mesh" ok
   else
     report "the same bits, $residual, tensor x context $virtual on $ranks ranks as $mesh: $(numbers "$run") $(numbers "$real")" FAILED "$run"

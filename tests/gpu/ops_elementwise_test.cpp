@@ -78,6 +78,20 @@ TEST(CudaElementwise, SquareUnitsAreTheHosts) {
   EXPECT_EQ(ops::cuda::square_units(device_stream(), none, 0), ops::SquareUnits());
 }
 
+TEST(CudaElementwise, HashesAreTheHosts) {
+  for (const auto dtype : {DType::f32, DType::bf16})
+    for (const auto count : all_counts)
+      for (const auto place : both_places) {
+        TestMatrix x(dtype, 1, count, place);
+        for (const auto& numbers : {ops::ElementNumbers{5, count, 0}, {1ULL << 40U, 7, 1000}})
+          EXPECT_EQ(ops::cuda::hash_elements(device_stream(), x.device(), numbers),
+                    ops::hash_elements(host_stream(), x.host(), numbers))
+              << count << " elements, seed " << seed;
+      }
+  const Tensor none(nullptr, DType::f32, {0});
+  EXPECT_EQ(ops::cuda::hash_elements(device_stream(), none, {}), 0U);
+}
+
 /// Checks that an optimizer's copy is the device's own parameter, rounded as by copy().
 void expect_copied(TestMatrix& copy, TestMatrix& parameter, std::int64_t count, Place place) {
   TestMatrix cast(DType::bf16, 1, count, place);

@@ -102,6 +102,29 @@ TEST(Elementwise, SquareUnitsAreTheSameInAnyOrderAndDivision) {
   }
 }
 
+TEST(Elementwise, HashesTellElementsApartByNumberAndBits) {
+  auto stream = main_stream();
+  constexpr std::int64_t rows = 250, cols = 301, stride = 1000;  // more than a block
+  constexpr std::uint64_t first = 77;
+  for (const auto dtype : {DType::f32, DType::bf16}) {
+    Matrix x(dtype, rows, cols);
+    const auto bits = [&](std::int64_t r, std::int64_t c) {
+      return std::bit_cast<std::uint32_t>(static_cast<float>(x.get(r, c)));
+    };
+    std::uint64_t expected = 0, in_turn = 0;
+    for (std::int64_t r = 0; r < rows; ++r)
+      for (std::int64_t c = 0; c < cols; ++c) {
+        const auto number = first + static_cast<std::uint64_t>(r * stride + c);
+        expected += ops::hash_of_element(number, bits(r, c));
+        in_turn += ops::hash_of_element(static_cast<std::uint64_t>(r * cols + c), bits(r, c));
+      }
+    const Tensor all = Tensor(x).reshape({rows * cols});
+    EXPECT_EQ(ops::hash_elements(stream, all, {first, cols, stride}), expected);
+    EXPECT_EQ(ops::hash_elements(stream, all, {0, rows * cols, 0}), in_turn);
+    EXPECT_EQ(ops::hash_elements(stream, all.slice(0, 0), {first, cols, stride}), 0U);
+  }
+}
+
 TEST(Elementwise, LargestMagnitudeHidesNoNaN) {
   auto stream = main_stream();
   for (const auto n : all_sizes) {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -184,6 +185,30 @@ SquareUnits square_units(Stream& stream, Tensor x, int exponent) {
       stream, x,
       [exponent](const float* from, std::int64_t n) { return units_of(from, n, exponent); },
       [](SquareUnits sum, const SquareUnits& part) { return sum += part; });
+}
+
+std::uint64_t hash_elements(Stream& stream, Tensor x, ElementNumbers numbers) {
+  std::atomic<std::uint64_t> sum = 0;  // in any order
+  stream.run([&] {
+    with_type(x.dtype(), [&]<class T>(std::type_identity<T>) {
+      const T* const values = x.as<T>();
+      for_each_block(x.numel(), reduction_block, [&](std::int64_t first, std::int64_t last) {
+        std::uint64_t of_block = 0;
+        for (auto row = first; row < last;) {
+          const auto end = std::min(last, row + numbers.cols - row % numbers.cols);
+          const auto number = numbers[row] - static_cast<std::uint64_t>(row);
+          for (auto i = row; i < end; ++i)
+            of_block +=
+                hash_of_element(number + static_cast<std::uint64_t>(i),
+                                std::bit_cast<std::uint32_t>(static_cast<float>(values[i])));
+          row = end;
+        }
+        sum += of_block;
+      });
+    });
+  });
+  stream.record().wait();
+  return sum;
 }
 
 }  // namespace llamesh::ops::cpu

@@ -189,6 +189,27 @@ __global__ void __launch_bounds__(threads)
   write_units(total, large, small);
 }
 
+/// Sums each block's hashes.
+template <class T>
+__global__ void __launch_bounds__(threads)
+    hash_parts(unsigned long long* parts, const T* x, std::int64_t count, ElementNumbers numbers) {
+  const auto step = static_cast<std::int64_t>(blockDim.x) * gridDim.x;
+  unsigned long long sum = 0;
+  for (auto i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
+       i += step)
+    sum += hash_of_element(numbers[i], __float_as_uint(load_one(x + i)));
+  sum = block_sum(sum, dynamic_shared_memory<unsigned long long>());
+  if (threadIdx.x == 0) parts[blockIdx.x] = sum;
+}
+
+__global__ void __launch_bounds__(threads)
+    sum_hash_parts(unsigned long long* total, const unsigned long long* parts, int count) {
+  unsigned long long sum = 0;
+  for (int i = threadIdx.x; i < count; i += blockDim.x) sum += parts[i];
+  sum = block_sum(sum, dynamic_shared_memory<unsigned long long>());
+  if (threadIdx.x == 0) *total = sum;
+}
+
 /// Returns the blocks that reduce `count` elements: fixed for all GPUs and enough to fill any, so
 /// that a sum in floating point depends on numel only.
 std::int64_t reduction_blocks(std::int64_t count) {
@@ -293,6 +314,21 @@ SquareUnits square_units(Stream& stream, Tensor x, int exponent) {
   launch(&sum_unit_parts, {1}, threads, shared_bytes, stream, parts.as<SquareUnits>(),
          static_cast<const SquareUnits*>(parts.as<SquareUnits>() + 1), static_cast<int>(blocks));
   return read_back(stream, static_cast<const SquareUnits*>(parts.as<SquareUnits>()));
+}
+
+std::uint64_t hash_elements(Stream& stream, Tensor x, ElementNumbers numbers) {
+  if (x.numel() == 0) return 0;
+  const auto blocks = reduction_blocks(x.numel());
+  const Scratch parts(stream, (blocks + 1) * 8);
+  const auto shared_bytes = threads / 32 * 8;
+  auto* const sums = parts.as<unsigned long long>();
+  with_type(x.dtype(), [&]<class T>(std::type_identity<T>) {
+    launch(&hash_parts<T>, {blocks}, threads, shared_bytes, stream, sums + 1,
+           static_cast<const T*>(x.as<T>()), x.numel(), numbers);
+  });
+  launch(&sum_hash_parts, {1}, threads, shared_bytes, stream, sums,
+         static_cast<const unsigned long long*>(sums + 1), static_cast<int>(blocks));
+  return read_back(stream, static_cast<const unsigned long long*>(sums));
 }
 
 }  // namespace LLAMESH_OPS_CUDA

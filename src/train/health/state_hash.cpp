@@ -1,7 +1,5 @@
 #include "train/health/state_hash.hpp"
 
-#include <algorithm>
-#include <bit>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -11,22 +9,12 @@
 #include "comm/mpi/exchange.hpp"
 #include "core/box.hpp"
 #include "core/hash.hpp"
-#include "sharding/shard_values.hpp"
+#include "device/device.hpp"
+#include "ops/ops.hpp"
 #include "train/health/state_parts.hpp"
 
 namespace llamesh::train {
 namespace {
-
-/// Elements on the host at a time.
-constexpr std::int64_t piece_numel = std::int64_t{1} << 20;
-
-/// Maps the bits one to one for each number, so that no change in one element keeps its hash.
-std::uint64_t hash_of_element(std::uint64_t number, float value) {
-  auto hash = number * 0x9E3779B97F4A7C15U ^ std::bit_cast<std::uint32_t>(value);
-  hash = (hash ^ (hash >> 32U)) * 0xD6E8FEB86659FD93U;
-  hash = (hash ^ (hash >> 32U)) * 0xD6E8FEB86659FD93U;
-  return hash ^ (hash >> 32U);
-}
 
 std::uint64_t hash_of_name(const std::string& name) {
   RunningHash hash;
@@ -34,26 +22,42 @@ std::uint64_t hash_of_name(const std::string& name) {
   return hash.value();
 }
 
+/// Equally long runs, which begin equally far apart in the parameter and follow one another in a
+/// shard.
+struct Runs {
+  std::int64_t at = 0;  ///< in the shard
+  ops::ElementNumbers numbers = {};
+  std::int64_t count = 0;
+
+  /// Adds a run if it has the same length and distance. Returns true if so.
+  bool take(std::int64_t begin, std::int64_t length) {
+    const auto distance =
+        begin - static_cast<std::int64_t>(numbers.first) - (count - 1) * numbers.stride;
+    if (length != numbers.cols || (count > 1 && distance != numbers.stride)) return false;
+    if (count == 1) numbers.stride = distance;
+    ++count;
+    return true;
+  }
+};
+
 /// Hashes this rank's piece.
 std::uint64_t hash_piece(const sharding::ShardedState& state, const sharding::ShardedTensor& tensor,
                          std::size_t unit, const sharding::Piece& piece) {
   const auto& layout = state.layout();
   const auto& parameter = layout.table()[piece.parameter];
   const auto start = hash_of_name(parameter.name + ' ' + tensor.name);
-  const auto range = layout.range(piece, state.rank());
+  std::vector<Runs> all;
+  for_each_run(parameter.shape, layout.range(piece, state.rank()),
+               [&](std::int64_t begin, std::int64_t at, std::int64_t length) {
+                 if (all.empty() || !all.back().take(begin, length))
+                   all.push_back({at, {static_cast<std::uint64_t>(begin), length, length}, 1});
+               });
   const auto shard = tensor.of(unit, piece);
-  std::vector<float> values;
   std::uint64_t sum = 0;
-  for (std::int64_t first = 0; first < piece.count; first += piece_numel) {
-    const auto count = std::min(piece_numel, piece.count - first);
-    values.resize(static_cast<std::size_t>(count));
-    sharding::download_values(tensor.memory, values, shard.slice(first, count));
-    for_each_run(parameter.shape, {range.box, range.begin + first, count},
-                 [&](std::int64_t begin, std::int64_t at, std::int64_t length) {
-                   for (std::int64_t i = 0; i < length; ++i)
-                     sum += hash_of_element(start + static_cast<std::uint64_t>(begin + i),
-                                            values[static_cast<std::size_t>(at + i)]);
-                 });
+  for (auto& [at, numbers, count] : all) {
+    numbers.first += start;
+    sum += ops::hash_elements(device::stream_of(tensor.memory),
+                              shard.slice(at, count * numbers.cols), numbers);
   }
   return sum;
 }
