@@ -199,6 +199,9 @@ void elementwise(double memory) {
   print_rate("largest_magnitude", DType::f32, 4 * n, memory,
              [&] { ops::largest_magnitude(stream, g); });
   print_rate("square_units", DType::f32, 4 * n, memory, [&] { ops::square_units(stream, g, 4); });
+  print_rate("hash_elements", DType::f32, 4 * n, memory, [&] {
+    ops::hash_elements(stream, g, {0, n, 0});
+  });
   const ops::AdamwStep step{1e-3, 0.9, 0.95, 1e-8, 0.1, 0.1, 0.05, 1.0};
   ops::AdamwCall adamw{p, m, v, g};
   print_rate("adamw", DType::f32, 28 * n, memory, [&] { ops::adamw(stream, adamw, step); });
