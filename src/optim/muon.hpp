@@ -22,8 +22,9 @@ bool is_hidden_matrix(const model::Parameter& parameter);
 /// Throws a user error if the ranks hold no whole matrices, or hold them in host memory.
 void check_muon(const sharding::ShardLayout& layout, sharding::Offload offload);
 
-/// Muon on flat shards: momentum, orthogonalized by Newton-Schulz iterations on whole matrices. They
-/// multiply in the compute dtype, as the authors' do in bf16; x x^T and the polynomial are fp32.
+/// Muon on flat shards: momentum, orthogonalized by Newton-Schulz iterations on whole matrices.
+/// They multiply in the compute dtype, as the authors' do in bf16; x x^T and the polynomial are
+/// fp32.
 ///
 /// For each unit, one all-to-all over its shard group takes each matrix to one rank, and a second
 /// one takes the result back to the ranks that hold its pieces. A rank gets the next matrix, the
@@ -94,8 +95,8 @@ class Muon {
   sharding::ShardedState& state_;
   std::vector<Exchange> exchanges_;  ///< by unit
   std::map<comm::DeviceMesh::Axis*, Group> groups_;
-  std::size_t ahead_ = 0;                  ///< units gathered ahead of the one being orthogonalized
-  std::size_t behind_ = 0;                 ///< units whose results may still be under way
+  std::size_t ahead_ = 0;   ///< units gathered ahead of the one being orthogonalized
+  std::size_t behind_ = 0;  ///< units whose results may still be under way
   /// For one matrix (fp32, or two in bf16), twice its smaller side squared, and that in bf16.
   std::array<device::Buffer, 4> scratch_;
 };

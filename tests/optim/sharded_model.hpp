@@ -50,8 +50,8 @@ class ShardedModel {
                 sharding::make_units(table_, {}, dims_of(config, mesh), placements(config, mesh)),
                 dims_of(config, mesh), placements(config, mesh)),
         mesh_(world(), comm::discover_topology(world(), 0), layout_.dims()),
-        state_(layout_, mesh_, {.parameters = parameters}, optim::moments_of(optimizer), offloading(offload),
-               optim::outer_tensors_of(optimizer.outer)),
+        state_(layout_, mesh_, {.parameters = parameters}, optim::moments_of(optimizer),
+               offloading(offload), optim::outer_tensors_of(optimizer.outer)),
         fsdp_(state_, mesh_, offloading(offload), {}) {}
 
   const model::ParameterTable& table() const { return table_; }
