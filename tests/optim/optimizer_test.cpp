@@ -334,8 +334,11 @@ double error_of_first_step(const OptimizerOptions& options, const MeshSizes& mes
         table.parameters, [&](const auto& p) { return name == "weights of " + p.name; });
     if (parameter == table.parameters.end() || !is_hidden_matrix(*parameter)) continue;
     const auto expected = after_first_step(*parameter, options.muon, options.weight_decay);
-    for (std::size_t i = 0; i < elements.size(); ++i)
-      if (elements[i] != elsewhere) error = std::max(error, std::abs(elements[i] - expected[i]));
+    for (std::size_t i = 0; i < elements.size(); ++i) {
+      if (elements[i] == elsewhere) continue;
+      EXPECT_TRUE(std::isfinite(elements[i])) << name << " [" << i << "]";
+      error = std::max(error, std::abs(elements[i] - expected[i]));
+    }
     ++matrices;
   }
   EXPECT_GT(test::world().sum(matrices), 0);
