@@ -12,14 +12,14 @@
 
 namespace llamesh::model {
 Decoder::Decoder(const ModelConfig& config, const ParameterTable& table, Weights& weights,
-                 std::int64_t positions, DType dtype, TensorParallel& tensor)
+                 std::int64_t positions, const Precision& precision, TensorParallel& tensor)
     : tensor_(tensor),
       config_(config),
       table_(table),
       weights_(weights),
       positions_(positions),
       chunk_(std::min(positions, largest_chunk)),
-      dtype_(dtype),
+      precision_(precision),
       traits_(traits_of(config_)),
       activations_(config_, table, traits_, shape(chunk_), {}),
       rope_(stream_, config_, traits_, positions),
@@ -34,8 +34,9 @@ PassShape Decoder::shape(std::int64_t tokens) const {
           .sequence = tokens,
           .residual = tensor_.residual({tokens, config_.hidden_size}),
           .tensor_ranks = tensor_.size(),
-          .dtype = dtype_,
-          .purpose = Purpose::generate};
+          .dtype = precision_.dtype,
+          .purpose = Purpose::generate,
+          .linear = precision_.linear};
 }
 
 void Decoder::allocate_cache() {
@@ -44,13 +45,14 @@ void Decoder::allocate_cache() {
     cache_.values.clear();
     for (const auto& block : activations_.whole().blocks) {
       const auto [keys, values] = block->cache_columns();
-      cache_.keys.push_back(plan.take(dtype_, {positions_, keys}));
-      cache_.values.push_back(values > 0 ? plan.take(dtype_, {positions_, values}) : Tensor());
+      cache_.keys.push_back(plan.take(precision_.dtype, {positions_, keys}));
+      cache_.values.push_back(values > 0 ? plan.take(precision_.dtype, {positions_, values})
+                                         : Tensor());
     }
     return plan.bytes();
   };
   const auto plan_outputs = [&](ArenaAllocator plan) {
-    last_ = plan.take(dtype_, {1, config_.hidden_size});
+    last_ = plan.take(precision_.dtype, {1, config_.hidden_size});
     const auto vocab = table_[table_.lm_head.weight].shape[0];
     all_logits_ = plan.take(DType::f32, {1, tensor_.size() * vocab});
     logits_ = all_logits_.slice_cols(tensor_.rank() * vocab, vocab);
@@ -112,6 +114,7 @@ void Decoder::pass(std::span<const std::int32_t> tokens) {
                          .d_residual = {},
                          .row_sums = activations_.row_sums,
                          .adapters = activations_.adapters,
+                         .fp8 = activations_.fp8,
                          .cache = &cache_};
   const Residual hidden = forward(ctx, table_, activations_, ids);
   const UnshardGuard guard(weights_, table_.norm.module, Pass::evaluate);

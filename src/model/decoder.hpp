@@ -21,9 +21,9 @@ class Decoder {
 
   /// `config` is resolved; at most `positions` tokens can be fed. `table` has the shapes that this
   /// rank holds. `table`, `weights` and `tensor` are borrowed. Activations and the cache have
-  /// `dtype`, the weights' dtype.
+  /// `precision.dtype`, the weights' dtype.
   Decoder(const ModelConfig& config, const ParameterTable& table, Weights& weights,
-          std::int64_t positions, DType dtype, TensorParallel& tensor = one_rank());
+          std::int64_t positions, const Precision& precision, TensorParallel& tensor = one_rank());
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
 
@@ -49,7 +49,7 @@ class Decoder {
   Weights& weights_;
   std::int64_t positions_;
   std::int64_t chunk_;  ///< maximum tokens per pass
-  DType dtype_;
+  Precision precision_;
   device::Stream& stream_ = device::compute_stream();
   const ModelTraits traits_;
   Activations activations_;

@@ -22,22 +22,19 @@ inline Tensor shaped_like(const Tensor& values, DType dtype, void* data) {
   return {data, dtype, {values.rows(), values.cols()}};
 }
 
-/// Neighboring elements in an FP8 matrix, as ranks hold them that cut its rows.
+/// Neighboring elements in an FP8 matrix, as a rank holds them if ranks cut its rows.
 struct Fp8Run {
-  std::int64_t first;       ///< element of the matrix with which the run begins
-  std::int64_t cols;        ///< C of the matrix
-  Tensor scales;            ///< (rows of the matrix) fp32, powers of two
-  Tensor parts;             ///< (P, B) int8, dense: each part begins with n of the e4m3 numbers
-  std::int64_t part_numel;  ///< n
-  std::int64_t at = 0;      ///< number of all parts with which the run begins
+  std::int64_t first;  ///< element of the matrix with which the run begins
+  std::int64_t cols;   ///< C of the matrix
+  Tensor scales;       ///< (rows of the matrix) fp32, powers of two
+  Tensor values;       ///< (n) e4m3, dense
 
   /// Checks the shapes for a run with this many numbers.
   void check(std::int64_t numel) const {
-    expects(parts.dtype() == DType::i8 && parts.dense() && part_numel <= parts.cols() &&
-                at + numel <= parts.rows() * part_numel,
-            "{} numbers from {} on in {} parts of {}", numel, at, parts.rows(), part_numel);
+    expects(values.dtype() == DType::e4m3 && values.dense() && values.numel() == numel,
+            "{} numbers for a run with {}", numel, values.numel());
     expects(scales.dtype() == DType::f32 && first + numel <= scales.numel() * cols,
-            "{} elements from {} on of {} rows of {}", numel, first, scales.numel(), cols);
+            "{} elements from {} on in {} rows with {}", numel, first, scales.numel(), cols);
   }
 };
 

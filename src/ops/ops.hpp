@@ -43,20 +43,20 @@ extern const Kernel<void(Stream&, Tensor dw, Tensor dy, Tensor x, Accumulate acc
 extern const Kernel<void(Stream&, const Fp8Matrix& q, Tensor x)> quantize_rows;
 /// q (C, R), or (N, C, R) = x (R, C), or (N, R, C), dense, with each matrix transposed.
 extern const Kernel<void(Stream&, const Fp8Matrix& q, Tensor x)> quantize_columns;
+/// The same for the numbers that w (R, C), or (N, R, C), has: with scales for its columns.
+extern const Kernel<void(Stream&, const Fp8Matrix& q, const Fp8Matrix& w)> requantize_columns;
 /// y (R, C) = q, dense, fp32 or bf16.
 extern const Kernel<void(Stream&, Tensor y, const Fp8Matrix& q)> dequantize_rows;
 
 /// The same for ranks that cut the rows, where x (n), fp32 or bf16, is this rank's run. First they
 /// agree on the scales: maxima (rows that the run touches) fp32 = the largest magnitude in each of
-/// these rows. The run needs neither scales nor parts.
+/// these rows. The run needs neither scales nor values.
 extern const Kernel<void(Stream&, Tensor maxima, Tensor x, const Fp8Run& run)> row_maxima;
 /// scales (R) from maxima (S, N), where rank s has rows [first_rows(s), first_rows(s) + N), int32;
 /// what it has behind row R is ignored.
 extern const Kernel<void(Stream&, Tensor scales, Tensor maxima, Tensor first_rows)> row_scales;
 /// q = x (n), dense, fp32 or bf16.
 extern const Kernel<void(Stream&, const Fp8Run& q, Tensor x)> quantize_run;
-/// y (n), dense, fp32 or bf16 = q.
-extern const Kernel<void(Stream&, Tensor y, const Fp8Run& q)> dequantize_run;
 
 /// y (M, out) rows = or += x (M, in) w (out, in)^T, summed in fp32. A device without FP8 units
 /// multiplies the same numbers in the type of y.

@@ -62,8 +62,11 @@ Fsdp::Fsdp(ShardedState& state, comm::DeviceMesh& mesh, const ShardingOptions& s
   for (const auto& of_state : state.groups()) {
     groups_.push_back(make_group(of_state, sharding));
     for (const auto u : of_state.units) {
-      units_[u].group = &groups_.back();
-      units_[u].dtype = of_state.dtype(compute_dtype_);
+      auto& group = groups_.back();
+      units_[u].group = &group;
+      units_[u].dtype = group.fp8_gather && group.fp8_gather->takes(u)
+                            ? DType::e4m3
+                            : of_state.dtype(compute_dtype_);
     }
   }
   for (std::size_t u = 0; u < units_.size(); ++u) {
@@ -94,9 +97,9 @@ Fsdp::Group Fsdp::make_group(const ShardedState::Group& units, const ShardingOpt
                                                 ? mesh_.innermost_within_node(units.sharded)
                                                 : units.sharded);
   auto& replicas = mesh_.along(units.replicas);
-  const auto gathered_over = [dtype = units.dtype(compute_dtype_)](comm::DeviceMesh::Axis& axis) {
-    return [&axis, dtype](std::int64_t numel) {
-      return axis.collectives->allocate_gathered(numel / axis.size * size_of(dtype));
+  const auto gathered_over = [](comm::DeviceMesh::Axis& axis) {
+    return [&axis](std::int64_t bytes) {
+      return axis.collectives->allocate_gathered((bytes / axis.size + 63) / 64 * 64);
     };
   };
   const auto gradients = [&reductions, dtype = reduce_dtype_](std::int64_t numel) {
@@ -146,8 +149,13 @@ void Fsdp::quantize_exchanges(Group& group, const ShardedState::Group& units,
   const bool crosses = shard.size > 1 && (sharding.gather_within_node || !shard.within_node);
   const auto dtype = units.dtype(compute_dtype_);
   const auto gathered_as = units.codes.value_or(ops::CodeFormat::int8);
-  if (sharding.gather == GatherDType::fp8 && crosses && !group.keeps_codes)
+  if (sharding.gather == GatherDType::fp8 && crosses && !group.keeps_codes) {
     group.fp8_gather.emplace(group.shard, layout_, units.held, dtype);
+    const auto others = [dtype](std::int64_t numel) {
+      return device::Buffer(numel * size_of(dtype));
+    };
+    group.other_slots.emplace(others, layout_.units().size(), /*behind=*/0);
+  }
   if (group.keeps_codes || (sharding.gather == GatherDType::int8 && crosses))
     group.quantized_gather.emplace(group.shard, 1, largest, dtype, gathered_as,
                                    group.keeps_codes ? GatherSource::codes : GatherSource::numbers);
@@ -246,7 +254,7 @@ void Fsdp::gather(std::size_t u, Pass pass) {
   if (!unit.stays_gathered) {
     const std::int64_t numel = layout_.units()[u].padded_numel;
     const device::ScopedMemoryTag use(device::MemoryUse::gathered_weights);
-    const auto& slot = slots.acquire(u, numel);
+    const auto& slot = slots.acquire(u, numel * size_of(unit.dtype));
     unit.parameters = slot.buffer.tensor(unit.dtype, {numel});
     free = slot.free_after;
   }
@@ -275,7 +283,7 @@ void Fsdp::gather(std::size_t u, Pass pass) {
 /// Starts to gather a unit from this shard or secondary shard once its slot is free.
 device::Event Fsdp::gather_from(std::size_t u, comm::Collectives& collectives, const Tensor& shard,
                                 const device::Event& free) {
-  const UnitState& unit = units_[u];
+  UnitState& unit = units_[u];
   auto& group = *unit.group;
   // Codes that are about to be kept replace those of the last gather from them.
   if (group.quantized_secondary) collectives.stream().wait(unit.ready);
@@ -285,9 +293,36 @@ device::Event Fsdp::gather_from(std::size_t u, comm::Collectives& collectives, c
     return group.quantized_gather->all_gather_codes(unit.parameters, shard, free);
   if (!unit.has_secondary && group.quantized_gather)
     return group.quantized_gather->all_gather(unit.parameters, shard, free);
-  if (!unit.has_secondary && group.fp8_gather && group.fp8_gather->takes(u))
-    return group.fp8_gather->all_gather(u, unit.parameters, shard, free);
-  return collectives.all_gather(unit.parameters, shard, free);
+  if (!unit.has_secondary && unit.dtype == DType::e4m3) {
+    take_others(u, collectives.stream());
+    return group.fp8_gather->all_gather(u, {unit.parameters, unit.others}, shard, free);
+  }
+  return collectives.all_gather(as_sent(unit.parameters), as_sent(shard), free);
+}
+
+/// Returns the elements of UnitState::others.
+std::int64_t Fsdp::others_numel(std::size_t u) const {
+  const UnitState& unit = units_[u];
+  return unit.dtype == DType::e4m3 ? unit.group->fp8_gather->others_numel(u) : 0;
+}
+
+void Fsdp::take_others(std::size_t u, device::Stream& stream) {
+  UnitState& unit = units_[u];
+  const auto numel = others_numel(u);
+  if (numel == 0) return;
+  const device::ScopedMemoryTag use(device::MemoryUse::gathered_weights);
+  const auto& slot = unit.group->other_slots->acquire(u, numel);
+  unit.others = slot.buffer.tensor(compute_dtype_, {numel});
+  stream.wait(slot.free_after);
+}
+
+/// A unit with a secondary shard keeps them until it has none.
+void Fsdp::release_others(std::size_t u) {
+  UnitState& unit = units_[u];
+  if (!unit.others) return;
+  if (poison_) device::set_bytes(compute_, unit.others, device::nan_bytes);
+  unit.group->other_slots->release(u, compute_.record());
+  unit.others = {};
 }
 
 /// Copies a unit's weight shard from the host once `to` is free.
@@ -353,7 +388,10 @@ bool Fsdp::stays_unsharded(std::size_t u, Pass pass) const {
 }
 
 std::int64_t Fsdp::gathered_bytes(std::size_t u) const {
-  return units_[u].stays_gathered ? 0 : layout_.units()[u].padded_numel * size_of(units_[u].dtype);
+  const UnitState& unit = units_[u];
+  if (unit.stays_gathered) return 0;
+  return layout_.units()[u].padded_numel * size_of(unit.dtype) +
+         others_numel(u) * size_of(compute_dtype_);
 }
 
 void Fsdp::reshard(std::size_t u, Pass pass) {
@@ -368,6 +406,7 @@ void Fsdp::reshard(std::size_t u, Pass pass) {
   if (poison_ && unit.has_secondary && !keeps)
     device::set_bytes(compute_, shard, device::nan_bytes);
   slots.release(u, compute_.record());
+  if (!keeps) release_others(u);
   unit.has_secondary = keeps;
 }
 
@@ -396,14 +435,22 @@ void Fsdp::keep_secondary_shard(std::size_t u) {
   const auto numel = unit.parameters.numel() / group.size;
   const device::ScopedMemoryTag use(device::MemoryUse::gathered_weights);
   if (!unit.secondary) unit.secondary = device::Buffer(numel * size_of(unit.dtype));
-  ops::copy(compute_, secondary_shard(unit), unit.parameters.slice(group.rank * numel, numel));
+  device::copy_bytes(compute_, secondary_shard(unit),
+                     unit.parameters.slice(group.rank * numel, numel));
   group.collectives->stream().wait(compute_.record());
 }
 
 Tensor Fsdp::parameter(model::ParameterId id) {
   const UnitState& unit = units_[layout_.place(id).unit];
   expects(unit.entered > 0, "{} is read outside of its module", layout_.table()[id].name);
+  if (unit.dtype == DType::e4m3)
+    return unit.group->fp8_gather->parameter(id, {unit.parameters, unit.others});
   return view(id, unit.parameters);
+}
+
+Tensor Fsdp::scales(model::ParameterId id) {
+  const UnitState& unit = units_[layout_.place(id).unit];
+  return unit.dtype == DType::e4m3 ? unit.group->fp8_gather->scales(id) : Tensor();
 }
 
 Tensor Fsdp::view(model::ParameterId id, const Tensor& unsharded) const {

@@ -56,7 +56,8 @@ struct MicroBatch {
 /// computation.
 ///
 /// With sharding.gather and sharding.reduce_dtype, weights and gradients cross nodes as codes
-/// (quantized_collectives.hpp).
+/// (quantized_collectives.hpp), or weights as the e4m3 numbers that linear layers multiply by
+/// (fp8_gather.hpp).
 ///
 /// A frozen unit is gathered like any other, and has no gradients: nothing is reduced. Units that
 /// another pipeline stage holds are left out.
@@ -103,6 +104,7 @@ class Fsdp final : public model::Weights {
   void enter(model::ModuleId module, model::Pass pass) override;
   void leave(model::ModuleId module, model::Pass pass) override;
   Tensor parameter(model::ParameterId id) override;
+  Tensor scales(model::ParameterId id) override;
   model::GradientSlot gradient(model::ParameterId id) override;
   void no_gradient(model::ParameterId id) override;
 
@@ -113,7 +115,7 @@ class Fsdp final : public model::Weights {
     comm::DeviceMesh::Axis& shard;
     comm::DeviceMesh::Axis& reductions;  ///< the same ranks, or with quantization those on a node
     comm::DeviceMesh::Axis& replicas;
-    SlotPool gathered_slots;
+    SlotPool gathered_slots;  ///< in bytes
     SlotPool gradient_slots;
     comm::DeviceMesh::Axis* secondary;  ///< ranks that hold the secondary shards; null: none
     /// Separate slots for units gathered over these ranks if they share memory.
@@ -126,6 +128,7 @@ class Fsdp final : public model::Weights {
     bool keeps_codes = false;
     std::optional<QuantizedGather> quantized_gather = {};
     std::optional<Fp8Gather> fp8_gather = {};
+    std::optional<SlotPool> other_slots = {};                 ///< for Fp8Gather::Whole::others
     std::optional<QuantizedGather> quantized_secondary = {};  ///< from secondary shards as codes
     std::optional<QuantizedReduceScatter> quantized_reductions = {};
     std::optional<QuantizedAllReduce> quantized_replicas = {};
@@ -138,14 +141,16 @@ class Fsdp final : public model::Weights {
   };
   struct UnitState {
     Group* group;
-    DType dtype;                  ///< of the gathered weights
+    DType dtype;                  ///< of the gathered weights; e4m3: the group's fp8_gather's
     bool held;                    ///< by this rank's stage; no pass enters any other unit
     Tensor gradient;              ///< (shard_numel) fp32, in the state or its device copy
     std::vector<Piece> exact;     ///< what replicas add up in fp32 even if they quantize
     device::Event gradient_here;  ///< that copy can be added to
     device::Event weights_here;   ///< the device holds this step's weights
     Tensor parameters;            ///< unsharded: (padded_numel), while gathered
-    device::Buffer secondary;  ///< secondary shard: (padded_numel / ranks) compute dtype, or codes
+    Tensor
+        others;  ///< beside e4m3 parameters: Fp8Gather::Whole::others, also with a secondary shard
+    device::Buffer secondary;    ///< secondary shard: (padded_numel / ranks) of dtype, or codes
     bool has_secondary = false;  ///< valid for this micro-batch's forward pass
     Tensor gradients;  ///< unsharded: (padded_numel) reduce dtype, from first write to reduction
     Tensor total;      ///< unsharded, from the step's first micro-batch on: the tree's sum 0
@@ -182,6 +187,9 @@ class Fsdp final : public model::Weights {
   Source source_of(std::size_t unit) const;
   device::Event gather_from(std::size_t unit, comm::Collectives& collectives, const Tensor& shard,
                             const device::Event& free);
+  std::int64_t others_numel(std::size_t unit) const;
+  void take_others(std::size_t unit, device::Stream& stream);
+  void release_others(std::size_t unit);
   device::Event upload_weights(std::size_t unit, const Tensor& to, const device::Event& free);
   void prefetch(UnitRange units, model::Pass pass);
   std::size_t units_between_micro_batches();

@@ -30,6 +30,22 @@ train::Inputs inputs_with_prompts(const std::filesystem::path& folder) {
   return in;
 }
 
+/// Makes it a model whose keys and values come from latents.
+void use_latents(model::ModelConfig& model) {
+  model.family = "deepseek_v3";
+  model.num_key_value_heads = model.num_attention_heads;
+  model.head_dim = 0;
+  model.num_experts = 4;
+  model.num_experts_per_tok = 2;
+  model.moe_intermediate_size = model.shared_expert_intermediate_size = 20;
+  model.first_k_dense_replace = 1;
+  model.q_lora_rank = 16;
+  model.kv_lora_rank = 24;
+  model.qk_nope_head_dim = 8;
+  model.qk_rope_head_dim = 4;
+  model.v_head_dim = 8;
+}
+
 /// Returns what a decoder of its own makes of the prompt with the run's final weights.
 std::string continued(const train::Inputs& in, const std::string& prompt) {
   const auto config = in.model.resolved();
@@ -45,7 +61,7 @@ std::string continued(const train::Inputs& in, const std::string& prompt) {
   }
   const auto tokenizer = tokenizer::open_tokenizer("byte");
   auto ids = tokenizer->encode(prompt);
-  model::Decoder decoder(config, table, weights, 64, DType::f32);
+  model::Decoder decoder(config, table, weights, 64, {DType::f32, in.precision.linear});
   auto logits = decoder.feed(ids);
   tokenizer::TextStream stream(*tokenizer);
   for (const auto id : ids) stream.push(id);
@@ -67,14 +83,18 @@ TEST(Samples, AreWhatTheWeightsWriteOnEveryMesh) {
     int tensor = 1, context = 1;
     sharding::Offload offload = sharding::Offload::none;
     bool lora = false;
+    bool fp8 = false, latent = false;
   };
   for (const auto& c : {Case{Strategy::full_shard}, Case{Strategy::no_shard},
                         Case{Strategy::hybrid_shard, 1, 1, sharding::Offload::optimizer},
                         Case{Strategy::full_shard, 2}, Case{Strategy::full_shard, 1, 2},
-                        Case{.strategy = Strategy::full_shard, .lora = true}}) {
+                        Case{.strategy = Strategy::full_shard, .lora = true},
+                        Case{.strategy = Strategy::full_shard, .fp8 = true},
+                        Case{.strategy = Strategy::full_shard, .fp8 = true, .latent = true}}) {
     if (ranks % (c.tensor * c.context) != 0) continue;
-    SCOPED_TRACE(fmt::format("{}, tensor {}, context {}, lora {}", sharding::name_of(c.strategy),
-                             c.tensor, c.context, c.lora));
+    SCOPED_TRACE(fmt::format("{}, tensor {}, context {}, lora {}, fp8 {}, latent {}",
+                             sharding::name_of(c.strategy), c.tensor, c.context, c.lora, c.fp8,
+                             c.latent));
     const SharedFolder folder;
     auto in = inputs_with_prompts(folder.path());
     in.sharding.strategy = c.strategy;
@@ -82,6 +102,12 @@ TEST(Samples, AreWhatTheWeightsWriteOnEveryMesh) {
     in.mesh.tensor = c.tensor;
     in.mesh.context = c.context;
     if (c.lora) in.model.lora = model::Lora{.rank = 4, .alpha = 64};
+    if (c.fp8) in.precision.linear = model::LinearPrecision::fp8;
+    if (c.fp8 && ranks > 1) {
+      in.sharding.gather = sharding::GatherDType::fp8;
+      in.sharding.gather_within_node = true;
+    }
+    if (c.latent) use_latents(in.model);
     run_to_the_end(in);
     const auto with = train::read_metrics(in.run.folder + "/metrics.jsonl");
     ASSERT_EQ(with.samples.size(), 2U);  // after steps 6 and 12

@@ -87,12 +87,23 @@ std::vector<float> gathered_unit(ModelOnAllRanks& on, Fp8Gather& gather, std::si
   auto& collectives = *on.axis().collectives;
   const Tensor shard(values.data() + on.axis().rank * placed.shard_numel, DType::f32,
                      {placed.shard_numel});
-  auto buffer = collectives.allocate_gathered(placed.shard_numel * size_of(dtype));
-  const Tensor whole = buffer.tensor(dtype, {placed.padded_numel});
+  auto codes = collectives.allocate_gathered((placed.shard_numel + 63) / 64 * 64);
+  const auto others_numel = gather.others_numel(unit);
+  device::Buffer others(others_numel * size_of(dtype));
+  const Fp8Gather::Whole whole{.values = codes.tensor(DType::e4m3, {placed.padded_numel}),
+                               .others = others.tensor(dtype, {others_numel})};
   compute().wait(gather.all_gather(unit, whole, shard, compute().record()));
-  std::vector<float> result(values.size());
-  ops::copy(compute(), Tensor(result.data(), DType::f32, {whole.numel()}), whole);
-  result.resize(static_cast<std::size_t>(placed.numel));
+  std::vector<float> result(static_cast<std::size_t>(placed.numel));
+  for (const auto id : placed.parameters) {
+    const Tensor from = gather.parameter(id, whole), scales = gather.scales(id);
+    const Tensor to(result.data() + on.layout.place(id).offset, DType::f32,
+                    {from.rows(), from.cols()});
+    EXPECT_EQ(static_cast<bool>(scales), on.table.is_linear(id));
+    if (scales)
+      ops::dequantize_rows(compute(), to, {.values = from, .scales = scales});
+    else
+      ops::copy(compute(), to, from);
+  }
   world().barrier();  // nobody may still read the shared buffer
   return result;
 }

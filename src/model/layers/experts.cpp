@@ -144,23 +144,23 @@ ops::Fp8Matrix Experts::in_fp8(const BlockContext& ctx, const Tensor& rows) cons
 /// y = x times each row's expert.
 void Experts::multiply(const BlockContext& ctx, const Tensor& y, const Tensor& x,
                        ParameterId weight) const {
-  const Tensor w = ctx.weights.parameter(weight);
+  const StoredWeight w(ctx.weights, weight);
   if (has_fp8_)
     ops::grouped_linear_fp8(ctx.stream, y, in_fp8(ctx, x), ctx.fp8.weight(ctx.stream, w),
                             rows_->starts, Accumulate::no);
   else
-    ops::grouped_linear(ctx.stream, y, x, w, rows_->starts, Accumulate::no);
+    ops::grouped_linear(ctx.stream, y, x, w.values, rows_->starts, Accumulate::no);
 }
 
 /// dx = or += the gradient of multiply()'s x.
 void Experts::multiply_backward_input(const BlockContext& ctx, const Tensor& dx, const Tensor& dy,
                                       ParameterId weight, Accumulate accumulate) const {
-  const Tensor w = ctx.weights.parameter(weight);
+  const StoredWeight w(ctx.weights, weight);
   if (has_fp8_)
     ops::grouped_linear_fp8(ctx.stream, dx, in_fp8(ctx, dy),
                             ctx.fp8.transposed_weight(ctx.stream, w), rows_->starts, accumulate);
   else
-    ops::grouped_linear_backward_input(ctx.stream, dx, dy, w, rows_->starts, accumulate);
+    ops::grouped_linear_backward_input(ctx.stream, dx, dy, w.values, rows_->starts, accumulate);
 }
 
 /// Computes `up` from the tokens. The caller has entered the experts.

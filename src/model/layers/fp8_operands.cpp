@@ -46,15 +46,21 @@ ops::Fp8Matrix Fp8Operands::input(device::Stream& stream, const Tensor& x) const
   return q;
 }
 
-ops::Fp8Matrix Fp8Operands::weight(device::Stream& stream, const Tensor& w) const {
-  const auto q = shaped(weight_, stacked(w), w.rows() / stacked(w), w.cols());
-  ops::quantize_rows(stream, q, w);
+ops::Fp8Matrix Fp8Operands::weight(device::Stream& stream, const StoredWeight& w) const {
+  const Tensor& values = w.values;
+  if (w.is_fp8()) return {.values = values, .scales = w.scales};
+  const auto q = shaped(weight_, stacked(values), values.rows() / stacked(values), values.cols());
+  ops::quantize_rows(stream, q, values);
   return q;
 }
 
-ops::Fp8Matrix Fp8Operands::transposed_weight(device::Stream& stream, const Tensor& w) const {
-  const auto q = shaped(weight_, stacked(w), w.cols(), w.rows() / stacked(w));
-  ops::quantize_columns(stream, q, w);
+ops::Fp8Matrix Fp8Operands::transposed_weight(device::Stream& stream, const StoredWeight& w) const {
+  const Tensor& values = w.values;
+  const auto q = shaped(weight_, stacked(values), values.cols(), values.rows() / stacked(values));
+  if (w.is_fp8())
+    ops::requantize_columns(stream, q, {.values = values, .scales = w.scales});
+  else
+    ops::quantize_columns(stream, q, values);
   return q;
 }
 

@@ -6,9 +6,20 @@
 #include "device/stream.hpp"
 #include "model/description/parameters.hpp"
 #include "model/layers/arena.hpp"
+#include "model/layers/weights.hpp"
 #include "ops/calls.hpp"
 
 namespace llamesh::model {
+
+/// A linear layer's weight (O, I), or (N, O, I), as Weights has it.
+struct StoredWeight {
+  Tensor values;       ///< in the compute dtype or e4m3
+  Tensor scales = {};  ///< (O) or (N O) fp32 beside e4m3 numbers
+
+  StoredWeight(Weights& weights, ParameterId id)
+      : values(weights.parameter(id)), scales(weights.scales(id)) {}
+  bool is_fp8() const { return values.dtype() == DType::e4m3; }
+};
 
 /// Memory for the operands of one product in FP8, used by all layers in turn. Empty: linear layers
 /// have the parameters' dtype.
@@ -19,11 +30,12 @@ class Fp8Operands {
   Fp8Operands(ArenaAllocator& plan, const ParameterTable& table, std::int64_t rows);
   explicit operator bool() const { return static_cast<bool>(weight_.values); }
 
-  /// Return x (M, I) or a weight (O, I) or (N, O, I), quantized by rows.
+  /// Returns x (M, I), quantized by rows.
   ops::Fp8Matrix input(device::Stream& stream, const Tensor& x) const;
-  ops::Fp8Matrix weight(device::Stream& stream, const Tensor& w) const;
+  /// Returns a weight quantized by rows: its own e4m3 numbers, if it has them.
+  ops::Fp8Matrix weight(device::Stream& stream, const StoredWeight& w) const;
   /// Returns the weight transposed, (I, O) or (N, I, O), quantized by rows.
-  ops::Fp8Matrix transposed_weight(device::Stream& stream, const Tensor& w) const;
+  ops::Fp8Matrix transposed_weight(device::Stream& stream, const StoredWeight& w) const;
 
  private:
   ops::Fp8Matrix input_, weight_;

@@ -109,7 +109,7 @@ void multiply_in_fp8(const BlockContext& ctx, std::span<const WeightModule> laye
                      const Tensor& x) {
   const auto input = ctx.fp8.input(ctx.stream, x);
   for_each_layer(ctx.weights, layers, y, [&](const WeightModule& layer, const Tensor& outputs) {
-    const auto weight = ctx.fp8.weight(ctx.stream, ctx.weights.parameter(layer.weight));
+    const auto weight = ctx.fp8.weight(ctx.stream, {ctx.weights, layer.weight});
     ops::linear_fp8(ctx.stream, outputs, input, weight, Accumulate::no);
   });
 }
@@ -119,7 +119,7 @@ void multiply_backward_input_in_fp8(const BlockContext& ctx, std::span<const Wei
                                     const Tensor& dx, const Tensor& dy, Accumulate accumulate) {
   for_each_layer(ctx.weights, layers, dy, [&](const WeightModule& layer, const Tensor& outputs) {
     const auto gradient = ctx.fp8.input(ctx.stream, outputs);
-    const auto weight = ctx.fp8.transposed_weight(ctx.stream, ctx.weights.parameter(layer.weight));
+    const auto weight = ctx.fp8.transposed_weight(ctx.stream, {ctx.weights, layer.weight});
     ops::linear_fp8(ctx.stream, dx, gradient, weight, accumulate);
     accumulate = Accumulate::yes;
   });
@@ -127,6 +127,13 @@ void multiply_backward_input_in_fp8(const BlockContext& ctx, std::span<const Wei
 
 Tensor rows_of(Weights& weights, ParameterId id, const OutputRange& outputs) {
   return weights.parameter(id).slice_rows(outputs.first, outputs.count);
+}
+
+StoredWeight stored_rows_of(Weights& weights, ParameterId id, const OutputRange& outputs) {
+  StoredWeight rows(weights, id);
+  rows.values = rows.values.slice_rows(outputs.first, outputs.count);
+  if (rows.is_fp8()) rows.scales = rows.scales.slice(outputs.first, outputs.count);
+  return rows;
 }
 
 /// The adapters of layers that share an input x: they add h B^T to y, with h = s x A^T.
@@ -254,15 +261,27 @@ void linear(const BlockContext& ctx, const std::vector<WeightModule>& layers, co
 
 void linear_part(const BlockContext& ctx, const WeightModule& layer, const OutputRange& outputs,
                  const Tensor& y, const Tensor& x) {
-  ops::linear(ctx.stream, y, x, rows_of(ctx.weights, layer.weight, outputs), Accumulate::no);
+  if (ctx.fp8) {
+    const auto rows = stored_rows_of(ctx.weights, layer.weight, outputs);
+    ops::linear_fp8(ctx.stream, y, ctx.fp8.input(ctx.stream, x), ctx.fp8.weight(ctx.stream, rows),
+                    Accumulate::no);
+  } else {
+    ops::linear(ctx.stream, y, x, rows_of(ctx.weights, layer.weight, outputs), Accumulate::no);
+  }
   Adapters(ctx, {&layer, 1}).add_part(outputs, y, x);
 }
 
 void linear_part_transposed(const BlockContext& ctx, const WeightModule& layer,
                             const OutputRange& outputs, const Tensor& x, const Tensor& y,
                             Accumulate accumulate) {
-  const Tensor rows = rows_of(ctx.weights, layer.weight, outputs);
-  ops::linear_backward_input(ctx.stream, x, y, rows, accumulate);
+  if (ctx.fp8) {
+    const auto rows = stored_rows_of(ctx.weights, layer.weight, outputs);
+    ops::linear_fp8(ctx.stream, x, ctx.fp8.input(ctx.stream, y),
+                    ctx.fp8.transposed_weight(ctx.stream, rows), accumulate);
+  } else {
+    ops::linear_backward_input(ctx.stream, x, y, rows_of(ctx.weights, layer.weight, outputs),
+                               accumulate);
+  }
   Adapters(ctx, {&layer, 1}).add_part_transposed(outputs, x, y);
 }
 

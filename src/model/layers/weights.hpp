@@ -31,8 +31,11 @@ class Weights {
   /// In the backward pass, marks the module's gradients as complete. Does not wait. Throws if a
   /// peer has failed.
   virtual void leave(ModuleId module, Pass pass) = 0;
-  /// Returns a parameter in an entered module, in the compute dtype.
+  /// Returns a parameter in an entered module, in the compute dtype; or a linear layer's weight as
+  /// e4m3 numbers, which have scales().
   virtual Tensor parameter(ParameterId id) = 0;
+  /// Returns a parameter's scales, (rows) fp32, if it has e4m3 numbers.
+  virtual Tensor scales(ParameterId /*id*/) { return {}; }
   /// Returns the slot for one use of a parameter; the caller writes as the slot says, or not at all
   /// if the slot is empty.
   virtual GradientSlot gradient(ParameterId id) = 0;

@@ -107,33 +107,19 @@ void for_each_row(const Fp8Run& run, std::int64_t numel, const Visit& visit) {
   });
 }
 
-/// Calls visit(codes, begin, end) for numbers [begin, end) in a run, part by part.
-template <class Visit>
-void for_each_part(const Fp8Run& run, std::int64_t begin, std::int64_t end, const Visit& visit) {
-  while (begin < end) {
-    const auto part = (run.at + begin) / run.part_numel,
-               in_part = (run.at + begin) % run.part_numel;
-    const auto next = std::min(end, begin + run.part_numel - in_part);
-    auto* const codes = run.parts.as<std::int8_t>() + part * run.parts.cols() + in_part;
-    visit(reinterpret_cast<e4m3*>(codes), begin, next);
-    begin = next;
-  }
-}
-
 /// Columns and rows of a block that is transposed at once.
 constexpr std::int64_t tile = 64;
 
-/// Quantizes up to `tile` columns of a matrix with `rows` rows, `cols` elements apart.
-template <class T>
-void quantize_block(e4m3* to, float* scales, const T* from, std::int64_t rows, std::int64_t cols,
-                    std::int64_t count) {
+/// Quantizes up to `tile` columns, with `rows` rows. `number_at(row, column, lanes)` returns them.
+template <class NumberAt>
+void quantize_block(e4m3* to, float* scales, std::int64_t rows, std::int64_t count,
+                    const NumberAt& number_at) {
   std::array<std::uint32_t, tile> most{};
   for (std::int64_t r = 0; r < rows; ++r)
     for_each_vec(count, [&](std::int64_t c, auto lanes) {
       auto* const at = reinterpret_cast<float*>(most.data() + c);
       const auto before = std::bit_cast<VecBits>(load(at, lanes));
-      const auto now = larger(before, magnitude_of(load(from + r * cols + c, lanes)));
-      store(at, std::bit_cast<Vec>(now), lanes);
+      store(at, std::bit_cast<Vec>(larger(before, magnitude_of(number_at(r, c, lanes)))), lanes);
     });
   std::array<float, tile> up{};
   for (std::int64_t c = 0; c < count; ++c) {
@@ -146,13 +132,35 @@ void quantize_block(e4m3* to, float* scales, const T* from, std::int64_t rows, s
     const auto here = std::min(tile, rows - first);
     for (std::int64_t r = 0; r < here; ++r)
       for_each_vec(count, [&](std::int64_t c, auto lanes) {
-        const Vec v = load(from + (first + r) * cols + c, lanes) * load(up.data() + c, lanes);
+        const Vec v = number_at(first + r, c, lanes) * load(up.data() + c, lanes);
         store_bits(some.data() + r * tile + c, narrowed(v), lanes);
       });
     for (std::int64_t c = 0; c < count; ++c)
       for (std::int64_t r = 0; r < here; ++r)
         to[c * rows + first + r] = some[static_cast<std::size_t>(r * tile + c)];
   }
+}
+
+/// Quantizes the columns of a matrix with q's columns as rows, or of a stack. `number_at(row,
+/// column, lanes)` counts rows through the stack.
+template <class NumberAt>
+void quantize_blocks_of_columns(const Fp8Matrix& q, std::int64_t cols, const NumberAt& number_at) {
+  const auto rows = q.values.cols(), matrices = q.values.rows() / cols;
+  const auto blocks = (cols + tile - 1) / tile;
+  for_each_block(matrices * blocks, 1, [&](std::int64_t block, std::int64_t /*last*/) {
+    const auto matrix = block / blocks, first = block % blocks * tile;
+    const auto row = matrix * cols + first;  // of q
+    quantize_block(q.values.as<e4m3>() + row * rows, q.scales.as<float>() + row, rows,
+                   std::min(tile, cols - first), [&](std::int64_t r, std::int64_t c, auto lanes) {
+                     return number_at(matrix * rows + r, first + c, lanes);
+                   });
+  });
+}
+
+void check_columns(const Fp8Matrix& q, const Tensor& x) {
+  expects(x.dense() && x.numel() == q.values.numel() &&
+              q.values.rows() % std::max<std::int64_t>(x.cols(), 1) == 0,
+          "columns of {} x {} in {} rows", x.rows(), x.cols(), q.values.rows());
 }
 
 template <class T>
@@ -211,21 +219,27 @@ void quantize_rows(Stream& stream, const Fp8Matrix& q, Tensor x) {
 
 void quantize_columns(Stream& stream, const Fp8Matrix& q, Tensor x) {
   check(q);
-  const auto rows = q.values.cols(), cols = x.cols();
-  expects(x.dense() && x.numel() == q.values.numel() &&
-              q.values.rows() % std::max<std::int64_t>(cols, 1) == 0,
-          "quantize_columns shapes");
+  check_columns(q, x);
   if (x.numel() == 0) return;
-  const auto matrices = x.rows() / rows, blocks = (cols + tile - 1) / tile;
   stream.run([=] {
     with_type(x.dtype(), [&]<class T>(std::type_identity<T>) {
-      for_each_block(matrices * blocks, 1, [&](std::int64_t block, std::int64_t /*last*/) {
-        const auto matrix = block / blocks, first = block % blocks * tile;
-        const auto row = matrix * cols + first;  // of q
-        quantize_block(q.values.as<e4m3>() + row * rows, q.scales.as<float>() + row,
-                       x.as<T>() + matrix * rows * cols + first, rows, cols,
-                       std::min(tile, cols - first));
+      quantize_blocks_of_columns(q, x.cols(), [&](std::int64_t r, std::int64_t c, auto lanes) {
+        return load(x.as<T>() + r * x.cols() + c, lanes);
       });
+    });
+  });
+}
+
+void requantize_columns(Stream& stream, const Fp8Matrix& q, const Fp8Matrix& w) {
+  check(q);
+  check(w);
+  check_columns(q, w.values);
+  if (w.values.numel() == 0) return;
+  stream.run([=] {
+    const auto cols = w.values.cols();
+    quantize_blocks_of_columns(q, cols, [&](std::int64_t r, std::int64_t c, auto lanes) {
+      return widened(load_bits(w.values.as<e4m3>() + r * cols + c, lanes)) *
+             w.scales.as<float>()[r];
     });
   });
 }
@@ -273,26 +287,9 @@ void quantize_run(Stream& stream, const Fp8Run& q, Tensor x) {
       const float* const scales = q.scales.as<float>() + q.first / q.cols;
       for_each_row(q, x.numel(), [&](std::int64_t row, std::int64_t begin, std::int64_t end) {
         const float up = 1 / scales[row];  // exact: scales are powers of two, or NaN
-        for_each_part(q, begin, end, [&](e4m3* codes, std::int64_t from, std::int64_t to) {
-          for_each_vec(to - from, [&](std::int64_t i, auto lanes) {
-            store_bits(codes + i, narrowed(load(x.as<T>() + from + i, lanes) * up), lanes);
-          });
-        });
-      });
-    });
-  });
-}
-
-void dequantize_run(Stream& stream, Tensor y, const Fp8Run& q) {
-  q.check(y.numel());
-  stream.run([=] {
-    with_type(y.dtype(), [&]<class T>(std::type_identity<T>) {
-      const float* const scales = q.scales.as<float>() + q.first / q.cols;
-      for_each_row(q, y.numel(), [&](std::int64_t row, std::int64_t begin, std::int64_t end) {
-        for_each_part(q, begin, end, [&](const e4m3* codes, std::int64_t from, std::int64_t to) {
-          for_each_vec(to - from, [&](std::int64_t i, auto lanes) {
-            store(y.as<T>() + from + i, widened(load_bits(codes + i, lanes)) * scales[row], lanes);
-          });
+        for_each_vec(end - begin, [&](std::int64_t i, auto lanes) {
+          store_bits(q.values.as<e4m3>() + begin + i,
+                     narrowed(load(x.as<T>() + begin + i, lanes) * up), lanes);
         });
       });
     });

@@ -6,15 +6,15 @@
 #include "ops/fp8_scale.hpp"
 
 // Memory-bound: quantizing reads a matrix twice (the second time mostly from the L2 cache) and
-// writes a byte for each element.
+// writes a byte for each element. Columns are divided among blocks, which find maxima, then
+// transpose: a weight has fewer columns than threads that could read it.
 namespace LLAMESH_OPS_CUDA {
 namespace {
 
 constexpr int threads = 256;
-constexpr int tile = 64;                   // rows and columns that are transposed at once
-constexpr int tile_rows = threads / tile;  // of x, read at once
-
-constexpr int word_stride = tile / 4 + 1;  // of a column's bytes in shared memory
+constexpr int tile = 64;                        // columns that a block takes
+constexpr int tile_rows = 128;                  // transposed at once
+constexpr int word_stride = tile_rows / 4 + 1;  // between columns in shared memory
 
 __device__ __forceinline__ std::uint32_t magnitude_of(float x) {
   return __float_as_uint(x) & 0x7fffffffU;
@@ -29,6 +29,20 @@ __device__ __forceinline__ std::uint32_t narrowed(float x) {
   else if (magnitude <= infinity_bits)
     bits = ((magnitude + 0x7ffffU + ((magnitude >> 20U) & 1U)) >> 20U) - (120U << 3U);
   return bits | ((__float_as_uint(x) >> 24U) & 0x80U);
+}
+
+/// Stores up * x as e4m3 numbers.
+template <int width>
+__device__ __forceinline__ void store_narrowed(e4m3* to, const Pack<width>& x, float up) {
+  if constexpr (width == 1) {
+    to->bits = static_cast<std::uint8_t>(narrowed(x.v[0] * up));
+  } else {
+    Words2 words{};
+#pragma unroll
+    for (int i = 0; i < width; ++i)
+      words.w[i / 4] |= narrowed(x.v[i] * up) << (8U * static_cast<unsigned>(i % 4));
+    store_words(to, words);
+  }
 }
 
 /// A block takes a row.
@@ -46,62 +60,147 @@ __global__ void __launch_bounds__(threads)
   const auto scale = fp8_scale(block_max(most, shared));
   if (threadIdx.x == 0) scales[blockIdx.x] = scale.down;
   e4m3* to = values + static_cast<std::int64_t>(blockIdx.x) * cols;
-  for (int i = threadIdx.x * width; i < cols; i += threads * width) {
-    const auto pack = load<width>(from + i);
-    if constexpr (width == 1) {
-      to[i].bits = static_cast<std::uint8_t>(narrowed(pack.v[0] * scale.up));
-    } else {
-      Words2 words{};
+  for (int i = threadIdx.x * width; i < cols; i += threads * width)
+    store_narrowed(to + i, load<width>(from + i), scale.up);
+}
+
+/// Loads and converts `width` elements: 1 or 8.
+template <int width>
+__device__ __forceinline__ Pack<width> widened(const e4m3* from) {
+  Pack<width> to;
+  if constexpr (width == 1) {
+    to.v[0] = static_cast<float>(*from);
+  } else {
+    const auto words = load_words<Words2>(from);
 #pragma unroll
-      for (int j = 0; j < width; ++j)
-        words.w[j / 4] |= narrowed(pack.v[j] * scale.up) << (8U * static_cast<unsigned>(j % 4));
-      store_words(to + i, words);
+    for (int i = 0; i < width; ++i)
+      to.v[i] = static_cast<float>(
+          e4m3{static_cast<std::uint8_t>(words.w[i / 4] >> (8U * static_cast<unsigned>(i % 4)))});
+  }
+  return to;
+}
+
+/// A dense matrix or a stack, as the kernels for columns read it.
+template <class T>
+struct Numbers {
+  const T* x;
+  std::int64_t cols;
+
+  template <int width>
+  __device__ __forceinline__ Pack<width> at(std::int64_t row, int col) const {
+    return load<width>(x + row * cols + col);
+  }
+};
+/// Likewise, as e4m3 numbers.
+struct Codes {
+  const e4m3* values;
+  const float* scales;
+  std::int64_t cols;
+
+  template <int width>
+  __device__ __forceinline__ Pack<width> at(std::int64_t row, int col) const {
+    auto pack = widened<width>(values + row * cols + col);
+#pragma unroll
+    for (int i = 0; i < width; ++i) pack.v[i] *= scales[row];
+    return pack;
+  }
+};
+
+/// The part of a matrix (blockIdx.z) that a thread reads: `width` columns, in every `lines`th row.
+template <int width>
+struct PartOfColumns {
+  static constexpr int lanes = tile / width, lines = threads / lanes;
+  int lane = static_cast<int>(threadIdx.x) % lanes, line = static_cast<int>(threadIdx.x) / lanes;
+  int col = static_cast<int>(blockIdx.x) * tile + lane * width;
+};
+
+/// maxima (matrices, gridDim.y, cols) = the largest magnitudes, as bits.
+template <int width, class Source>
+__global__ void __launch_bounds__(threads)
+    column_maxima(std::uint32_t* maxima, Source from, std::int64_t rows, int cols) {
+  auto* most = dynamic_shared_memory<std::uint32_t>();  // (lines, tile)
+  const PartOfColumns<width> mine;
+  std::uint32_t here[width] = {};
+  if (mine.col < cols) {
+#pragma unroll 4
+    for (std::int64_t r = blockIdx.y * mine.lines + mine.line; r < rows;
+         r += static_cast<std::int64_t>(gridDim.y) * mine.lines) {
+      const auto pack = from.template at<width>(blockIdx.z * rows + r, mine.col);
+#pragma unroll
+      for (int i = 0; i < width; ++i) here[i] = larger(here[i], magnitude_of(pack.v[i]));
     }
+  }
+#pragma unroll
+  for (int i = 0; i < width; ++i) most[mine.line * tile + mine.lane * width + i] = here[i];
+  __syncthreads();
+  const int col = static_cast<int>(blockIdx.x) * tile + static_cast<int>(threadIdx.x);
+  if (threadIdx.x >= tile || col >= cols) return;
+  std::uint32_t all = 0;
+  for (int line = 0; line < mine.lines; ++line) all = larger(all, most[line * tile + threadIdx.x]);
+  maxima[(static_cast<std::int64_t>(blockIdx.z) * gridDim.y + blockIdx.y) * cols + col] = all;
+}
+
+/// A thread takes a column of the matrix blockIdx.y, with `parts` maxima.
+__global__ void __launch_bounds__(threads)
+    scale_of_columns(float* scales, const std::uint32_t* maxima, int parts, int cols) {
+  const int col = static_cast<int>(blockIdx.x) * threads + static_cast<int>(threadIdx.x);
+  if (col >= cols) return;
+  const std::uint32_t* from = maxima + static_cast<std::int64_t>(blockIdx.y) * parts * cols + col;
+  std::uint32_t most = 0;
+  for (int part = 0; part < parts; ++part)
+    most = larger(most, from[static_cast<std::int64_t>(part) * cols]);
+  scales[static_cast<std::int64_t>(blockIdx.y) * cols + col] = fp8_scale(most).down;
+}
+
+/// Writes a block's columns, which lie in shared memory with four rows in a word.
+template <int width>
+__device__ __forceinline__ void write_columns(e4m3* values, const std::uint32_t* words,
+                                              std::int64_t first_row, std::int64_t rows, int cols) {
+  const int first_col = static_cast<int>(blockIdx.x) * tile;
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.z) * cols + first_col;
+  constexpr int once = width == 1 ? 1 : 16;  // elements that a thread writes
+  constexpr int a_column = tile_rows / once;
+  for (int i = threadIdx.x; i < tile * a_column; i += threads) {
+    const int c = i / a_column, r = i % a_column * once;
+    if (first_col + c >= cols || first_row + r >= rows) continue;
+    const std::uint32_t* from = words + c * word_stride + r / 4;
+    e4m3* to = values + (first + c) * rows + first_row + r;
+    if constexpr (width == 1)
+      to->bits = static_cast<std::uint8_t>(*from >> (8U * static_cast<unsigned>(r % 4)));
+    else
+      store_words(to, Words4{{from[0], from[1], from[2], from[3]}});
   }
 }
 
-/// A block takes up to `tile` columns of the matrix blockIdx.y, with `rows` rows.
-template <class T>
+/// A block takes `tile_rows` rows and `tile` columns.
+template <int width, class Source>
 __global__ void __launch_bounds__(threads)
-    quantize_column_tile(e4m3* values, float* scales, const T* x, std::int64_t rows, int cols) {
-  auto* most = dynamic_shared_memory<std::uint32_t>();           // (tile_rows, tile)
-  auto* up = reinterpret_cast<float*>(most + tile_rows * tile);  // (tile)
-  auto* words = reinterpret_cast<std::uint32_t*>(up + tile);     // (tile, word_stride), transposed
-  const int column = static_cast<int>(threadIdx.x) % tile;
-  const int part = static_cast<int>(threadIdx.x) / tile;
-  const int first = static_cast<int>(blockIdx.x) * tile;
-  const bool there = first + column < cols;
-  const T* from = x + blockIdx.y * rows * cols + first + column;
-  const std::int64_t to_row = static_cast<std::int64_t>(blockIdx.y) * cols + first;
-  std::uint32_t mine = 0;
-  if (there)
-    for (std::int64_t r = part; r < rows; r += tile_rows)
-      mine = larger(mine, magnitude_of(load_one(from + r * cols)));
-  most[part * tile + column] = mine;
-  __syncthreads();
-  if (part == 0) {
-    for (int i = 1; i < tile_rows; ++i) mine = larger(mine, most[i * tile + column]);
-    const auto scale = fp8_scale(mine);
-    up[column] = scale.up;
-    if (there) scales[to_row + column] = scale.down;
-  }
-  __syncthreads();
-  for (std::int64_t r = 0; r < rows; r += tile) {
-    for (int word = part; there && word < tile / 4; word += tile_rows) {
-      std::uint32_t four = 0;
-      for (int i = 0; i < 4 && r + 4 * word + i < rows; ++i)
-        four |= narrowed(load_one(from + (r + 4 * word + i) * cols) * up[column])
-                << (8U * static_cast<unsigned>(i));
-      words[column * word_stride + word] = four;
+    quantize_transposed(e4m3* values, const float* scales, Source from, std::int64_t rows,
+                        int cols) {
+  auto* words = dynamic_shared_memory<std::uint32_t>();  // (tile, word_stride)
+  const PartOfColumns<width> mine;
+  const std::int64_t first_row = static_cast<std::int64_t>(blockIdx.y) * tile_rows;
+  if (mine.col < cols) {
+    float up[width];  // exact: scales are powers of two, or NaN
+#pragma unroll
+    for (int i = 0; i < width; ++i)
+      up[i] = 1 / scales[static_cast<std::int64_t>(blockIdx.z) * cols + mine.col + i];
+    for (int four = mine.line; four < tile_rows / 4; four += mine.lines) {
+      std::uint32_t word[width] = {};
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        const std::int64_t row = first_row + 4 * four + r;
+        if (row >= rows) break;
+        const auto pack = from.template at<width>(blockIdx.z * rows + row, mine.col);
+#pragma unroll
+        for (int i = 0; i < width; ++i) word[i] |= narrowed(pack.v[i] * up[i]) << (8 * r);
+      }
+#pragma unroll
+      for (int i = 0; i < width; ++i) words[(mine.lane * width + i) * word_stride + four] = word[i];
     }
-    __syncthreads();
-    // Neighboring threads write neighboring elements of a column.
-    const int element = column;
-    for (int c = part; r + element < rows && c < tile && first + c < cols; c += tile_rows)
-      values[(to_row + c) * rows + r + element].bits = static_cast<std::uint8_t>(
-          words[c * word_stride + element / 4] >> (8U * static_cast<unsigned>(element % 4)));
-    __syncthreads();
   }
+  __syncthreads();
+  write_columns<width>(values, words, first_row, rows, cols);
 }
 
 template <class T>
@@ -113,35 +212,10 @@ __global__ void __launch_bounds__(threads) dequantize(T* y, const e4m3* values, 
     store_one(y + i, static_cast<float>(values[i]) * scales[i / cols]);
 }
 
-/// A run as kernels find it.
-struct Run {
-  std::int8_t* parts;
-  const float* scales;
-  std::int64_t part_bytes, part_numel, at, first, cols;
-
-  __device__ __forceinline__ e4m3* code(std::int64_t i) const {
-    const auto part = (at + i) / part_numel;
-    return reinterpret_cast<e4m3*>(parts + part * part_bytes + (at + i - part * part_numel));
-  }
-  __device__ __forceinline__ float scale(std::int64_t i) const {
-    return scales[(first + i) / cols];
-  }
-};
-
-Run run_of(const Fp8Run& q) {
-  return {q.parts.as<std::int8_t>(),
-          q.scales.as<float>(),
-          q.parts.cols(),
-          q.part_numel,
-          q.at,
-          q.first,
-          q.cols};
-}
-
-/// Returns true if eight neighbors are in one row and one part, and aligned in both.
+/// Returns true if eight neighbors are in one row, and aligned.
 bool is_wide(const Fp8Run& q, const Tensor& x) {
-  const auto all = q.first | q.cols | q.at | q.part_numel | q.parts.cols() | x.numel();
-  return all % 8 == 0 && aligned(x) && reinterpret_cast<std::uintptr_t>(q.parts.data()) % 8 == 0;
+  return (q.first | q.cols | x.numel()) % 8 == 0 && aligned(x) &&
+         reinterpret_cast<std::uintptr_t>(q.values.data()) % 8 == 0;
 }
 
 /// A block takes a row. In the first one the run begins behind `before` elements.
@@ -174,44 +248,16 @@ __global__ void __launch_bounds__(threads)
   scales[row] = fp8_scale(most).down;
 }
 
+/// Quantizes a run that begins with the element `first`; `scales` are those for all rows.
 template <int width, class T>
 __global__ void __launch_bounds__(threads)
-    quantize_elements(Run q, const T* x, std::int64_t numel) {
+    quantize_elements(e4m3* values, const float* scales, const T* x, std::int64_t numel,
+                      std::int64_t first, std::int64_t cols) {
   const auto stride = static_cast<std::int64_t>(gridDim.x) * threads * width;
   for (auto i = (static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x) * width; i < numel;
        i += stride) {
-    const float up = 1 / q.scale(i);  // exact: scales are powers of two, or NaN
-    const auto pack = load<width>(x + i);
-    if constexpr (width == 1) {
-      q.code(i)->bits = static_cast<std::uint8_t>(narrowed(pack.v[0] * up));
-    } else {
-      Words2 words{};
-#pragma unroll
-      for (int j = 0; j < width; ++j)
-        words.w[j / 4] |= narrowed(pack.v[j] * up) << (8U * static_cast<unsigned>(j % 4));
-      store_words(q.code(i), words);
-    }
-  }
-}
-
-template <int width, class T>
-__global__ void __launch_bounds__(threads) dequantize_elements(T* y, Run q, std::int64_t numel) {
-  const auto stride = static_cast<std::int64_t>(gridDim.x) * threads * width;
-  for (auto i = (static_cast<std::int64_t>(blockIdx.x) * threads + threadIdx.x) * width; i < numel;
-       i += stride) {
-    const float scale = q.scale(i);
-    Pack<width> pack;
-    if constexpr (width == 1) {
-      pack.v[0] = static_cast<float>(*q.code(i)) * scale;
-    } else {
-      const auto words = load_words<Words2>(q.code(i));
-#pragma unroll
-      for (int j = 0; j < width; ++j)
-        pack.v[j] = static_cast<float>(e4m3{static_cast<std::uint8_t>(
-                        words.w[j / 4] >> (8U * static_cast<unsigned>(j % 4)))}) *
-                    scale;
-    }
-    store<width>(y + i, pack);
+    const float up = 1 / scales[(first + i) / cols];  // exact: powers of two, or NaN
+    store_narrowed(values + i, load<width>(x + i), up);
   }
 }
 
@@ -219,6 +265,37 @@ void check(const Fp8Matrix& q) {
   expects(q.values.dtype() == DType::e4m3 && q.values.dense() && q.scales.dtype() == DType::f32 &&
               q.scales.numel() == q.values.rows(),
           "FP8 values of {} rows with {} scales", q.values.rows(), q.scales.numel());
+}
+
+void check_columns(const Fp8Matrix& q, const Tensor& x) {
+  expects(x.dense() && x.numel() == q.values.numel() &&
+              q.values.rows() % std::max<std::int64_t>(x.cols(), 1) == 0,
+          "columns of {} x {} in {} rows", x.rows(), x.cols(), q.values.rows());
+}
+
+/// Quantizes the columns of `from`, whose packs of eight columns can be loaded if it is `aligned`.
+template <class Source>
+void quantize_columns_of(Stream& stream, const Fp8Matrix& q, const Source& from, bool aligned) {
+  const auto rows = q.values.cols(), cols = from.cols, matrices = q.values.rows() / cols;
+  const auto across = divide_up(cols, tile);
+  // As many blocks as the GPU takes at a time find maxima.
+  const auto row_tiles = divide_up(rows, tile_rows);
+  const auto parts =
+      std::clamp<std::int64_t>(8 * multiprocessors() / (across * matrices), 1, row_tiles);
+  const Scratch maxima(stream, matrices * parts * cols * 4);
+  const bool wide = aligned && cols % 8 == 0 && rows % 16 == 0 &&
+                    reinterpret_cast<std::uintptr_t>(q.values.data()) % 16 == 0;
+  with_width<8>(wide, [&]<int width>(std::integral_constant<int, width>) {
+    launch(&column_maxima<width, Source>, {across, parts, matrices}, threads,
+           PartOfColumns<width>::lines * tile * 4, stream, maxima.as<std::uint32_t>(), from, rows,
+           static_cast<int>(cols));
+    launch(&scale_of_columns, {divide_up(cols, threads), matrices}, threads, 0, stream,
+           q.scales.as<float>(), maxima.as<std::uint32_t>(), static_cast<int>(parts),
+           static_cast<int>(cols));
+    launch(&quantize_transposed<width, Source>, {across, row_tiles, matrices}, threads,
+           tile * word_stride * 4, stream, q.values.as<e4m3>(), q.scales.as<float>(), from, rows,
+           static_cast<int>(cols));
+  });
 }
 
 }  // namespace
@@ -240,16 +317,20 @@ void quantize_rows(Stream& stream, const Fp8Matrix& q, Tensor x) {
 
 void quantize_columns(Stream& stream, const Fp8Matrix& q, Tensor x) {
   check(q);
-  const auto rows = q.values.cols(), cols = x.cols();
-  expects(x.dense() && x.numel() == q.values.numel() &&
-              q.values.rows() % std::max<std::int64_t>(cols, 1) == 0,
-          "quantize_columns shapes");
+  check_columns(q, x);
   if (x.numel() == 0) return;
   with_type(x.dtype(), [&]<class T>(std::type_identity<T>) {
-    launch(&quantize_column_tile<T>, {divide_up(cols, tile), x.rows() / rows}, threads,
-           (tile_rows + 1 + word_stride) * tile * 4, stream, q.values.as<e4m3>(),
-           q.scales.as<float>(), x.as<T>(), rows, static_cast<int>(cols));
+    quantize_columns_of(stream, q, Numbers<T>{x.as<T>(), x.cols()}, aligned(x));
   });
+}
+
+void requantize_columns(Stream& stream, const Fp8Matrix& q, const Fp8Matrix& w) {
+  check(q);
+  check(w);
+  check_columns(q, w.values);
+  if (w.values.numel() == 0) return;
+  quantize_columns_of(stream, q, Codes{w.values.as<e4m3>(), w.scales.as<float>(), w.values.cols()},
+                      reinterpret_cast<std::uintptr_t>(w.values.data()) % 8 == 0);
 }
 
 void dequantize_rows(Stream& stream, Tensor y, const Fp8Matrix& q) {
@@ -283,17 +364,8 @@ void quantize_run(Stream& stream, const Fp8Run& q, Tensor x) {
   with_type(x.dtype(), [&]<class T>(std::type_identity<T>) {
     with_width<8>(is_wide(q, x), [&]<int width>(std::integral_constant<int, width>) {
       launch(&quantize_elements<width, T>, {blocks_for(x.numel() / width, threads)}, threads, 0,
-             stream, run_of(q), x.as<T>(), x.numel());
-    });
-  });
-}
-
-void dequantize_run(Stream& stream, Tensor y, const Fp8Run& q) {
-  q.check(y.numel());
-  with_type(y.dtype(), [&]<class T>(std::type_identity<T>) {
-    with_width<8>(is_wide(q, y), [&]<int width>(std::integral_constant<int, width>) {
-      launch(&dequantize_elements<width, T>, {blocks_for(y.numel() / width, threads)}, threads, 0,
-             stream, y.as<T>(), run_of(q), y.numel());
+             stream, q.values.as<e4m3>(), q.scales.as<float>(), x.as<T>(), x.numel(), q.first,
+             q.cols);
     });
   });
 }

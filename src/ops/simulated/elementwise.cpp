@@ -28,6 +28,10 @@ void quantize_columns(Stream& stream, const Fp8Matrix& q, Tensor x) {
   move(stream, bytes_of(q.values, q.scales, x, x));
 }
 
+void requantize_columns(Stream& stream, const Fp8Matrix& q, const Fp8Matrix& w) {
+  move(stream, bytes_of(q.values, q.scales, w.values, w.values, w.scales));
+}
+
 void dequantize_rows(Stream& stream, Tensor y, const Fp8Matrix& q) {
   move(stream, bytes_of(y, q.values, q.scales));
 }
@@ -40,12 +44,8 @@ void row_scales(Stream& stream, Tensor scales, Tensor maxima, Tensor first_rows)
   move(stream, bytes_of(scales, maxima, first_rows));
 }
 
-void quantize_run(Stream& stream, const Fp8Run& /*q*/, Tensor x) {
-  move(stream, bytes_of(x) + static_cast<double>(x.numel()));
-}
-
-void dequantize_run(Stream& stream, Tensor y, const Fp8Run& /*q*/) {
-  move(stream, bytes_of(y) + static_cast<double>(y.numel()));
+void quantize_run(Stream& stream, const Fp8Run& q, Tensor x) {
+  move(stream, bytes_of(x, q.values));
 }
 
 void quantize_blocks(Stream& stream, const BlockCodes& q, Tensor x, Tensor squares) {

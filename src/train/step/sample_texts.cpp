@@ -73,8 +73,8 @@ std::vector<SampleText> SampleTexts::write(Engine& engine,
   const auto tensor = sharding::make_tensor_parallel(
       engine.mesh, {sharding::ResidualLayout::whole},
       std::min(positions, model::Decoder::largest_chunk), in.model.hidden_size, dtype);
-  model::Decoder decoder(in.model, setup_.layout->local_table(), engine.fsdp, positions, dtype,
-                         *tensor);
+  model::Decoder decoder(in.model, setup_.layout->local_table(), engine.fsdp, positions,
+                         {dtype, in.precision.linear}, *tensor);
   for (std::size_t i = 0; i < prompts_.size(); ++i) {
     const auto ids = continue_from(decoder, prompts_[i], on_progress);
     if (world_.rank() != 0) continue;
