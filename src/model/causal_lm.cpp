@@ -54,7 +54,7 @@ BlockContext CausalLM::context(Weights& weights, const Batch& batch, Pass pass) 
           .d_residual = activations_.d_residual,
           .row_sums = activations_.row_sums,
           .adapters = activations_.adapters,
-          .fp8 = activations_.fp8};
+          .fp8 = activations_.fp8 ? &*activations_.fp8 : nullptr};
 }
 
 /// `gradient` is the residual stream's.

@@ -114,7 +114,7 @@ void Decoder::pass(std::span<const std::int32_t> tokens) {
                          .d_residual = {},
                          .row_sums = activations_.row_sums,
                          .adapters = activations_.adapters,
-                         .fp8 = activations_.fp8,
+                         .fp8 = activations_.fp8 ? &*activations_.fp8 : nullptr,
                          .cache = &cache_};
   const Residual hidden = forward(ctx, table_, activations_, ids);
   const UnshardGuard guard(weights_, table_.norm.module, Pass::evaluate);

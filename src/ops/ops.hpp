@@ -115,6 +115,10 @@ extern const Kernel<void(Stream&, Tensor ids, Tensor document_starts,
 /// With a delta, first sum = x + delta, and y is the norm of sum. If rms_norm()'s w is shorter than
 /// a row, it divides the row into G groups (heads), and each is normalized by itself.
 extern const Kernel<void(Stream&, const RowNormCall&call)> rms_norm, layer_norm;
+/// The same as rms_norm(), and q = y as quantize_rows(), in one pass over memory if a GPU can hold
+/// the rows.
+extern const Kernel<void(Stream&, const RowNormCall& call, const Fp8Matrix& q)>
+    rms_norm_and_quantize;
 /// dx = or += the gradient with respect to x; dw and db likewise for w and b.
 extern const Kernel<void(Stream&, const RowNormBackwardCall&call)> rms_norm_backward,
     layer_norm_backward;
@@ -190,6 +194,9 @@ extern const Kernel<void(Stream&, const LatentHeads& gradients)> latent_heads_ba
 
 /// out (M, F) = f(gate) * up, or f(x).
 extern const Kernel<void(Stream&, Tensor out, Tensor x, Activation activation)> activate;
+/// The same, and q = out as quantize_rows(), in one pass over memory if a GPU can hold the rows.
+extern const Kernel<void(Stream&, Tensor out, const Fp8Matrix& q, Tensor x, Activation activation)>
+    activate_and_quantize;
 /// Overwrites dx, which may alias x. If `out` (M, F) is given, recomputes activate()'s output into
 /// it in the same pass over memory.
 extern const Kernel<void(Stream&, Tensor dx, Tensor out, Tensor dout, Tensor x,

@@ -31,11 +31,16 @@ class TestFp8 {
         device_scales_(scales_.size()) {}
   ops::Fp8Matrix host() { return matrix(values_.data(), scales_.data()); }
   ops::Fp8Matrix device() { return matrix(device_values_.data(), device_scales_.data()); }
-  void expect_equal(const char* what) {
+  /// Returns the values and scales that the device holds now.
+  std::pair<std::vector<std::byte>, std::vector<std::byte>> downloaded() {
     std::vector<std::byte> values(values_.size() + values_.size() % 2), scales(scales_.size());
     device_values_.download(device_stream(), values);
     device_scales_.download(device_stream(), scales);
     values.resize(values_.size());
+    return {values, scales};
+  }
+  void expect_equal(const char* what) {
+    const auto [values, scales] = downloaded();
     EXPECT_TRUE(values == values_) << what << ", seed " << seed;
     EXPECT_TRUE(scales == scales_) << what << ": scales, seed " << seed;
   }
@@ -165,6 +170,23 @@ TEST_P(CudaFp8, DividesRowsAmongRanks) {
     });
     codes.expect_equal("codes");
   }
+}
+
+TEST_P(CudaFp8, QuantizesWhatAnActivationWrites) {
+  using enum ops::Activation;
+  for (const auto activation : {swiglu, clamped_swiglu, geglu, gelu, squared_relu})
+    for (const auto& [rows, cols] : {std::pair{3, 16}, {2, 48}, {2, 4112}, {5, 40}, {2, 7}}) {
+      SCOPED_TRACE(::testing::Message() << rows << " x " << cols);
+      TestMatrix x(dtype(), rows, ops::inputs_of(activation) * cols), y(dtype(), rows, cols);
+      TestMatrix in_one(dtype(), rows, cols);
+      TestFp8 expected(1, rows, cols), q(1, rows, cols);
+      ops::cuda::activate(device_stream(), y.device(), x.device(), activation);
+      ops::cuda::quantize_rows(device_stream(), expected.device(), y.device());
+      ops::cuda::activate_and_quantize(device_stream(), in_one.device(), q.device(), x.device(),
+                                       activation);
+      EXPECT_TRUE(in_one.downloaded() == y.downloaded());
+      EXPECT_TRUE(q.downloaded() == expected.downloaded());
+    }
 }
 
 TEST_P(CudaFp8, NumbersThatAreNotFiniteMakeNan) {

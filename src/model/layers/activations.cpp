@@ -173,7 +173,7 @@ std::int64_t Activations::plan_at(std::byte* base, const PassShape& pass) {
     row_sums = plan.take(DType::f32, {pass.tensor_ranks * pass.residual.rows});
   if (const auto columns = adapter_columns(table_); columns > 0)
     adapters = plan.take(pass.dtype, {2, pass.tokens(), columns});
-  if (pass.has_fp8()) fp8 = Fp8Operands(plan, table_, pass.tokens());
+  if (pass.has_fp8()) fp8.emplace(plan, table_, pass.tokens());
   normed_last = stream();
   if (pass.has_backward()) d_residual = stream();
   if (pass.has_loss()) {

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "core/tensor.hpp"
@@ -64,8 +65,8 @@ class Activations {
   Tensor d_residual;  ///< (M', D'), see BlockContext
   Tensor row_sums;    ///< (t M') fp32, see BlockContext; empty if rows are whole
   Tensor adapters;    ///< (2, M, R), R the columns of lora's adapters that share an input
-  Fp8Operands fp8;    ///< for M rows, see BlockContext
-  Tensor last;        ///< (M', D') residual stream after the last layer
+  std::optional<Fp8Operands> fp8;  ///< for M rows, see BlockContext
+  Tensor last;                     ///< (M', D') residual stream after the last layer
   NormStatistics last_statistics;
   Tensor normed_last;  ///< (M', D')
   Tensor logits;       ///< (loss_chunk, V)

@@ -73,7 +73,7 @@ struct BlockContext {
   Tensor d_residual;     ///< (M', D') residual stream gradient, passed from layer to layer
   Tensor row_sums;       ///< fp32 norm scratch, one element per row and rank, if ranks have columns
   Tensor adapters = {};  ///< (2, M, R) x A^T of adapters and its gradient (Activations::adapters)
-  Fp8Operands fp8 = {};  ///< memory of linear layers in FP8; empty: they have the weights' dtype
+  Fp8Operands* fp8 = nullptr;        ///< if set, linear layers multiply in FP8
   RouterBalance* balance = nullptr;  ///< if set, routers are counted in it and balanced by it
   KvCache* cache = nullptr;          ///< if set, the pass continues the one text cached there
 };

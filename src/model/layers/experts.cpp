@@ -132,11 +132,14 @@ void Experts::route(const BlockContext& ctx, Tensor x) {
   place_shared();
 }
 
-ops::Fp8Matrix Experts::in_fp8(const BlockContext& ctx, const Tensor& rows) const {
+ops::Fp8Matrix Experts::fp8_room(const Tensor& rows) const {
   const auto& room = tensors_.fp8;
-  const ops::Fp8Matrix q{
-      .values = room.values.slice(0, rows.numel()).reshape({rows.rows(), rows.cols()}),
-      .scales = room.scales.slice(0, rows.rows())};
+  return {.values = room.values.slice(0, rows.numel()).reshape({rows.rows(), rows.cols()}),
+          .scales = room.scales.slice(0, rows.rows())};
+}
+
+ops::Fp8Matrix Experts::in_fp8(const BlockContext& ctx, const Tensor& rows) const {
+  const auto q = fp8_room(rows);
   ops::quantize_rows(ctx.stream, q, rows);
   return q;
 }
@@ -146,7 +149,7 @@ void Experts::multiply(const BlockContext& ctx, const Tensor& y, const Tensor& x
                        ParameterId weight) const {
   const StoredWeight w(ctx.weights, weight);
   if (has_fp8_)
-    ops::grouped_linear_fp8(ctx.stream, y, in_fp8(ctx, x), ctx.fp8.weight(ctx.stream, w),
+    ops::grouped_linear_fp8(ctx.stream, y, in_fp8(ctx, x), ctx.fp8->weight(ctx.stream, w),
                             rows_->starts, Accumulate::no);
   else
     ops::grouped_linear(ctx.stream, y, x, w.values, rows_->starts, Accumulate::no);
@@ -158,7 +161,7 @@ void Experts::multiply_backward_input(const BlockContext& ctx, const Tensor& dx,
   const StoredWeight w(ctx.weights, weight);
   if (has_fp8_)
     ops::grouped_linear_fp8(ctx.stream, dx, in_fp8(ctx, dy),
-                            ctx.fp8.transposed_weight(ctx.stream, w), rows_->starts, accumulate);
+                            ctx.fp8->transposed_weight(ctx.stream, w), rows_->starts, accumulate);
   else
     ops::grouped_linear_backward_input(ctx.stream, dx, dy, w.values, rows_->starts, accumulate);
 }
@@ -178,6 +181,20 @@ void Experts::gate_and_up(const BlockContext& ctx, Tensor x) {
   project(up_proj_, intermediate_, biases_ ? std::optional(biases_->up_proj) : std::nullopt);
 }
 
+/// Computes `rows` from `up`.
+void Experts::activate_and_multiply(const BlockContext& ctx) {
+  const Tensors& t = tensors_;
+  if (!has_fp8_) {
+    ops::activate(ctx.stream, t.activated, t.up, activation_);
+    return multiply(ctx, t.rows, t.activated, down_proj_);
+  }
+  const auto activated = fp8_room(t.activated);
+  ops::activate_and_quantize(ctx.stream, t.activated, activated, t.up, activation_);
+  ops::grouped_linear_fp8(ctx.stream, t.rows, activated,
+                          ctx.fp8->weight(ctx.stream, {ctx.weights, down_proj_}), rows_->starts,
+                          Accumulate::no);
+}
+
 void Experts::forward(const BlockContext& ctx, Tensor x, Tensor y) {
   const Tensors& t = tensors_;
   const UnshardGuard guard(ctx.weights, moe_, ctx.pass);
@@ -186,8 +203,7 @@ void Experts::forward(const BlockContext& ctx, Tensor x, Tensor y) {
   route(ctx, tokens);
   const UnshardGuard experts(ctx.weights, experts_, ctx.pass);
   gate_and_up(ctx, tokens);
-  ops::activate(ctx.stream, t.activated, t.up, activation_);
-  multiply(ctx, t.rows, t.activated, down_proj_);
+  activate_and_multiply(ctx);
   if (biases_ && ctx.tensor.rank() == 0)
     ops::grouped_bias(ctx.stream, t.rows, ctx.weights.parameter(biases_->down_proj), rows_->starts);
   ops::combine_tokens(ctx.stream, outputs, ctx.experts.collect(*rows_, t.rows),

@@ -42,6 +42,7 @@ class Experts final : public FeedForward {
   void plan_kept(ArenaAllocator& plan, const PassShape& pass,
                  ActivationCheckpointing checkpointing) override;
   void plan_shared(ArenaAllocator& plan, const PassShape& pass) override;
+  NormReader reader() const override { return shared_ ? NormReader::linear : NormReader::other; }
   void forward(const BlockContext& ctx, Tensor x, Tensor y) override;
   void recompute(const BlockContext& ctx, Tensor x) override;
   void backward(const BlockContext& ctx, Tensor x, Tensor dy) override;
@@ -51,7 +52,9 @@ class Experts final : public FeedForward {
                 ParameterId weight) const;
   void multiply_backward_input(const BlockContext& ctx, const Tensor& dx, const Tensor& dy,
                                ParameterId weight, Accumulate accumulate) const;
+  ops::Fp8Matrix fp8_room(const Tensor& rows) const;
   ops::Fp8Matrix in_fp8(const BlockContext& ctx, const Tensor& rows) const;
+  void activate_and_multiply(const BlockContext& ctx);
   void take_kept(ArenaAllocator& plan, std::int64_t rows);
   void take_activated(ArenaAllocator& plan, std::int64_t rows);
   void take_shared(ArenaAllocator& plan, std::int64_t rows);

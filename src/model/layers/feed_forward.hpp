@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "model/layers/block.hpp"
+#include "model/layers/norm.hpp"
 
 namespace llamesh::model {
 
@@ -18,6 +19,8 @@ class FeedForward {
                          ActivationCheckpointing checkpointing) = 0;
   virtual void plan_shared(ArenaAllocator& plan, const PassShape& pass) = 0;
 
+  /// Returns what reads x first, in forward() and recompute().
+  virtual NormReader reader() const = 0;
   /// y (M', D') = the network's output for x (M', D').
   virtual void forward(const BlockContext& ctx, Tensor x, Tensor y) = 0;
   /// Recomputes from x what the backward pass needs and does not provide.

@@ -21,17 +21,17 @@ struct StoredWeight {
   bool is_fp8() const { return values.dtype() == DType::e4m3; }
 };
 
-/// Memory for the operands of one product in FP8, used by all layers in turn. Empty: linear layers
-/// have the parameters' dtype.
+/// Memory for the operands of one product in FP8, used by all layers in turn.
 class Fp8Operands {
  public:
-  Fp8Operands() = default;
   /// Takes memory for any linear layer of the table's layers, with `rows` inputs.
   Fp8Operands(ArenaAllocator& plan, const ParameterTable& table, std::int64_t rows);
-  explicit operator bool() const { return static_cast<bool>(weight_.values); }
 
+  /// Returns where a kernel that writes x (M, I) may leave it quantized by rows. The next input(),
+  /// if it is for x, takes that.
+  ops::Fp8Matrix left_as_input(const Tensor& x);
   /// Returns x (M, I), quantized by rows.
-  ops::Fp8Matrix input(device::Stream& stream, const Tensor& x) const;
+  ops::Fp8Matrix input(device::Stream& stream, const Tensor& x);
   /// Returns a weight quantized by rows: its own e4m3 numbers, if it has them.
   ops::Fp8Matrix weight(device::Stream& stream, const StoredWeight& w) const;
   /// Returns the weight transposed, (I, O) or (N, I, O), quantized by rows.
@@ -39,6 +39,7 @@ class Fp8Operands {
 
  private:
   ops::Fp8Matrix input_, weight_;
+  Tensor left_;  ///< the tensor that `input_` has already; empty: none
 };
 
 }  // namespace llamesh::model

@@ -107,9 +107,9 @@ void for_each_layer(Weights& weights, std::span<const WeightModule> layers, cons
 /// neighbors in memory.
 void multiply_in_fp8(const BlockContext& ctx, std::span<const WeightModule> layers, const Tensor& y,
                      const Tensor& x) {
-  const auto input = ctx.fp8.input(ctx.stream, x);
+  const auto input = ctx.fp8->input(ctx.stream, x);
   for_each_layer(ctx.weights, layers, y, [&](const WeightModule& layer, const Tensor& outputs) {
-    const auto weight = ctx.fp8.weight(ctx.stream, {ctx.weights, layer.weight});
+    const auto weight = ctx.fp8->weight(ctx.stream, {ctx.weights, layer.weight});
     ops::linear_fp8(ctx.stream, outputs, input, weight, Accumulate::no);
   });
 }
@@ -118,8 +118,8 @@ void multiply_in_fp8(const BlockContext& ctx, std::span<const WeightModule> laye
 void multiply_backward_input_in_fp8(const BlockContext& ctx, std::span<const WeightModule> layers,
                                     const Tensor& dx, const Tensor& dy, Accumulate accumulate) {
   for_each_layer(ctx.weights, layers, dy, [&](const WeightModule& layer, const Tensor& outputs) {
-    const auto gradient = ctx.fp8.input(ctx.stream, outputs);
-    const auto weight = ctx.fp8.transposed_weight(ctx.stream, {ctx.weights, layer.weight});
+    const auto gradient = ctx.fp8->input(ctx.stream, outputs);
+    const auto weight = ctx.fp8->transposed_weight(ctx.stream, {ctx.weights, layer.weight});
     ops::linear_fp8(ctx.stream, dx, gradient, weight, accumulate);
     accumulate = Accumulate::yes;
   });
@@ -263,7 +263,7 @@ void linear_part(const BlockContext& ctx, const WeightModule& layer, const Outpu
                  const Tensor& y, const Tensor& x) {
   if (ctx.fp8) {
     const auto rows = stored_rows_of(ctx.weights, layer.weight, outputs);
-    ops::linear_fp8(ctx.stream, y, ctx.fp8.input(ctx.stream, x), ctx.fp8.weight(ctx.stream, rows),
+    ops::linear_fp8(ctx.stream, y, ctx.fp8->input(ctx.stream, x), ctx.fp8->weight(ctx.stream, rows),
                     Accumulate::no);
   } else {
     ops::linear(ctx.stream, y, x, rows_of(ctx.weights, layer.weight, outputs), Accumulate::no);
@@ -276,8 +276,8 @@ void linear_part_transposed(const BlockContext& ctx, const WeightModule& layer,
                             Accumulate accumulate) {
   if (ctx.fp8) {
     const auto rows = stored_rows_of(ctx.weights, layer.weight, outputs);
-    ops::linear_fp8(ctx.stream, x, ctx.fp8.input(ctx.stream, y),
-                    ctx.fp8.transposed_weight(ctx.stream, rows), accumulate);
+    ops::linear_fp8(ctx.stream, x, ctx.fp8->input(ctx.stream, y),
+                    ctx.fp8->transposed_weight(ctx.stream, rows), accumulate);
   } else {
     ops::linear_backward_input(ctx.stream, x, y, rows_of(ctx.weights, layer.weight, outputs),
                                accumulate);

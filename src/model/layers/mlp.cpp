@@ -73,6 +73,9 @@ ops::XieluCall Mlp::xielu_call(const BlockContext& ctx) const {
 
 void Mlp::activate(const BlockContext& ctx) {
   const Tensors& t = tensors_;
+  if (!ids_.act_fn && ctx.fp8)
+    return ops::activate_and_quantize(ctx.stream, t.activated, ctx.fp8->left_as_input(t.activated),
+                                      t.up, activation_);
   if (!ids_.act_fn) return ops::activate(ctx.stream, t.activated, t.up, activation_);
   const UnshardGuard guard(ctx.weights, *ids_.act_fn, ctx.pass);
   auto call = xielu_call(ctx);

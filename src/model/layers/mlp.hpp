@@ -31,6 +31,7 @@ class Mlp final : public FeedForward {
   void plan_kept(ArenaAllocator& plan, const PassShape& pass,
                  ActivationCheckpointing checkpointing) override;
   void plan_shared(ArenaAllocator& plan, const PassShape& pass) override;
+  NormReader reader() const override { return NormReader::linear; }
   void forward(const BlockContext& ctx, Tensor x, Tensor y) override;
   void recompute(const BlockContext& ctx, Tensor x) override;
   void backward(const BlockContext& ctx, Tensor x, Tensor dy) override;

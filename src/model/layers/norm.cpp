@@ -61,7 +61,7 @@ ops::RowNormBackwardCall norm_backward_call(const BlockContext& ctx, const Weigh
 }
 
 void norm(const BlockContext& ctx, const WeightModule& norm, const Residual& in, Tensor sum,
-          Tensor y, const NormStatistics& statistics) {
+          Tensor y, const NormStatistics& statistics, NormReader reader) {
   auto call = norm_call(ctx, norm, in.x, y, statistics);
   call.delta = in.delta;
   if (in.delta) call.sum = sum;
@@ -72,7 +72,11 @@ void norm(const BlockContext& ctx, const WeightModule& norm, const Residual& in,
     if (call.delta) call.x = call.sum;
     call.delta = call.sum = {};
   }
-  (call.mean ? ops::layer_norm : ops::rms_norm)(ctx.stream, call);
+  if (call.mean) return ops::layer_norm(ctx.stream, call);
+  const bool is_multiplied_here = reader == NormReader::linear && ctx.tensor.size() == 1;
+  if (ctx.fp8 && is_multiplied_here)
+    return ops::rms_norm_and_quantize(ctx.stream, call, ctx.fp8->left_as_input(y));
+  ops::rms_norm(ctx.stream, call);
 }
 
 void norm_backward(const BlockContext& ctx, const WeightModule& norm,

@@ -9,10 +9,13 @@
 /// Norms of the residual stream and of heads.
 namespace llamesh::model {
 
+/// The first to read what a norm has written.
+enum class NormReader : bool { linear, other };
+
 /// y = norm(in.x + in.delta) on rows of the residual stream. If there is a delta, writes the sum to
 /// `sum`. The caller enters the module.
 void norm(const BlockContext& ctx, const WeightModule& norm, const Residual& in, Tensor sum,
-          Tensor y, const NormStatistics& statistics);
+          Tensor y, const NormStatistics& statistics, NormReader reader = NormReader::other);
 
 /// Returns the call that computes y = norm(x): LayerNorm if the statistics have a mean, otherwise
 /// RMSNorm. The caller enters the module.

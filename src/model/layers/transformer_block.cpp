@@ -26,11 +26,11 @@ void ResidualBranch::plan_kept(ArenaAllocator& plan, const PassShape& pass,
   t.after = plan_statistics(plan, *after_, rows);
 }
 
-Tensor ResidualBranch::enter(const BlockContext& ctx, const Residual& in) {
+Tensor ResidualBranch::enter(const BlockContext& ctx, const Residual& in, NormReader reader) {
   const Tensors& t = tensors_;
   if (before_) {
     const UnshardGuard guard(ctx.weights, before_->module, ctx.pass);
-    norm(ctx, *before_, in, t.stream, t.input, t.before);
+    norm(ctx, *before_, in, t.stream, t.input, t.before, reader);
   } else if (in.delta) {
     ops::copy(ctx.stream, t.stream, in.x);
     ops::add(ctx.stream, t.stream, in.delta);
@@ -114,14 +114,16 @@ void TransformerBlock::plan_feed_forward(ArenaAllocator& plan, const PassShape& 
 Residual TransformerBlock::forward(const BlockContext& ctx, const Residual& in) {
   const UnshardGuard guard(ctx.weights, layer_, ctx.pass);
   if (parallel_) return forward_parallel(ctx, in);
-  attention_.forward(ctx, attention_branch_.enter(ctx, in), attention_branch_.output(ctx));
+  attention_.forward(ctx, attention_branch_.enter(ctx, in, NormReader::linear),
+                     attention_branch_.output(ctx));
   const auto middle = attention_branch_.leave(ctx);
-  feed_forward_->forward(ctx, mlp_branch_.enter(ctx, middle), mlp_branch_.output(ctx));
+  feed_forward_->forward(ctx, mlp_branch_.enter(ctx, middle, feed_forward_->reader()),
+                         mlp_branch_.output(ctx));
   return mlp_branch_.leave(ctx);
 }
 
 Residual TransformerBlock::forward_parallel(const BlockContext& ctx, const Residual& in) {
-  const Tensor x = attention_branch_.enter(ctx, in);
+  const Tensor x = attention_branch_.enter(ctx, in, NormReader::linear);
   attention_.forward(ctx, x, beside_);
   feed_forward_->forward(ctx, x, ctx.delta);
   ops::add(ctx.stream, ctx.delta, beside_);
@@ -154,17 +156,20 @@ void TransformerBlock::recompute(const BlockContext& backward) {
   if (checkpointing_ == none) return;
   BlockContext ctx = backward;
   ctx.pass = Pass::recompute;
-  const Tensor x = attention_branch_.enter(ctx, {attention_branch_.tensors().stream, {}});
+  const bool multiplies = checkpointing_ == full;
+  const Tensor x = attention_branch_.enter(ctx, {attention_branch_.tensors().stream, {}},
+                                           multiplies ? NormReader::linear : NormReader::other);
   if (parallel_) return recompute_parallel(ctx, x);
   Residual middle{mlp_branch_.tensors().stream, {}};
-  if (checkpointing_ == full) {
+  if (multiplies) {
     attention_.forward(ctx, x, attention_branch_.output(ctx));
     middle = attention_branch_.leave(ctx);
   } else {
     attention_.recompute_normed(ctx);
   }
-  const Tensor mlp_input = mlp_branch_.enter(ctx, middle);
-  if (checkpointing_ != full) return;
+  const Tensor mlp_input =
+      mlp_branch_.enter(ctx, middle, multiplies ? feed_forward_->reader() : NormReader::other);
+  if (!multiplies) return;
   if (!mlp_branch_.has_norm_after()) return feed_forward_->recompute(ctx, mlp_input);
   feed_forward_->forward(ctx, mlp_input, mlp_branch_.output(ctx));
   mlp_branch_.leave(ctx);

@@ -3,6 +3,7 @@
 #include "model/layers/attention.hpp"
 #include "model/layers/block.hpp"
 #include "model/layers/feed_forward.hpp"
+#include "model/layers/norm.hpp"
 
 /// (M', D') is this rank's part of the residual stream.
 namespace llamesh::model {
@@ -29,7 +30,7 @@ class ResidualBranch {
                  bool keeps_stream);
 
   /// Adds up the residual stream and returns f's input.
-  Tensor enter(const BlockContext& ctx, const Residual& in);
+  Tensor enter(const BlockContext& ctx, const Residual& in, NormReader reader);
   /// Returns where f writes its output.
   Tensor output(const BlockContext& ctx) const { return after_ ? tensors_.output : ctx.delta; }
   /// Returns y, pending, with its delta in ctx.delta.

@@ -296,6 +296,17 @@ void quantize_run(Stream& stream, const Fp8Run& q, Tensor x) {
   });
 }
 
+void activate_and_quantize(Stream& stream, Tensor out, const Fp8Matrix& q, Tensor x,
+                           Activation activation) {
+  activate(stream, out, x, activation);
+  quantize_rows(stream, q, out);
+}
+
+void rms_norm_and_quantize(Stream& stream, const RowNormCall& call, const Fp8Matrix& q) {
+  rms_norm(stream, call);
+  quantize_rows(stream, q, call.y);
+}
+
 void linear_fp8(Stream& stream, Tensor y, const Fp8Matrix& x, const Fp8Matrix& w,
                 Accumulate accumulate) {
   check(x);

@@ -1,5 +1,5 @@
+#include "ops/cuda/fp8.cuh"
 #include "ops/cuda/kernels.hpp"
-#include "ops/cuda/vectorized.cuh"
 
 // Memory-bound: with a gate, forward reads 2 F elements per token and writes F; backward reads 3 F
 // and writes 2 F, plus F if it recomputes the forward result. bf16 uses the fast exponential and
@@ -8,6 +8,9 @@ namespace LLAMESH_OPS_CUDA {
 namespace {
 
 constexpr int threads = 256;
+/// For a block that keeps a row: 16-byte packs in each thread.
+constexpr int kept_packs = 8;
+constexpr int max_row_threads = 512;
 
 template <class T>
 __device__ __forceinline__ float sigmoid(float x) {
@@ -107,6 +110,17 @@ __device__ __forceinline__ float up_of(float x) {
     return x;
 }
 
+/// Returns f(x), or f(gate) * up.
+template <class F, bool gated, class T, int width>
+__device__ __forceinline__ Pack<width> activated(Pack<width> values, const Pack<width>& up) {
+#pragma unroll
+  for (int i = 0; i < width; ++i) {
+    const float v = gate_of<F>(values.v[i]), w = F::template weight<T>(v);
+    values.v[i] = v * (gated ? w * up_of<F>(up.v[i]) : w);
+  }
+  return values;
+}
+
 /// Columns along grid x, rows along grid y.
 template <class F, bool gated, int width, class T>
 __global__ void __launch_bounds__(threads)
@@ -114,15 +128,29 @@ __global__ void __launch_bounds__(threads)
   const int col = (blockIdx.x * blockDim.x + threadIdx.x) * width;
   if (col >= cols) return;
   for (std::int64_t m = blockIdx.y; m < rows; m += gridDim.y) {
-    auto values = load<width>(x[m] + col);
+    const auto values = load<width>(x[m] + col);
     const auto up = gated ? load<width>(x[m] + cols + col) : Pack<width>{};
-#pragma unroll
-    for (int i = 0; i < width; ++i) {
-      const float v = gate_of<F>(values.v[i]), w = F::template weight<T>(v);
-      values.v[i] = v * (gated ? w * up_of<F>(up.v[i]) : w);
-    }
-    store<width>(out[m] + col, values);
+    store<width>(out[m] + col, activated<F, gated, T>(values, up));
   }
+}
+
+/// A block takes a row, which it keeps to quantize it.
+template <class F, bool gated, class T>
+__global__ void __launch_bounds__(max_row_threads)
+    forward_in_fp8(Rows<T> out, Fp8Rows q, Rows<const T> x, int cols) {
+  constexpr int width = per_16_bytes<T>;
+  const std::int64_t row = blockIdx.x;
+  Words4 kept[kept_packs];
+#pragma unroll
+  for (int p = 0; p < kept_packs; ++p) {
+    const int col = static_cast<int>(p * blockDim.x + threadIdx.x) * width;
+    if (col >= cols) continue;
+    const auto values = load<width>(x[row] + col);
+    const auto up = gated ? load<width>(x[row] + cols + col) : Pack<width>{};
+    kept[p] = pack<T>(activated<F, gated, T>(values, up));
+    store_words(out[row] + col, kept[p]);
+  }
+  quantize_kept<T>(q, kept, row, cols, dynamic_shared_memory<std::uint32_t>());
 }
 
 template <class F, bool gated, int width, class T>
@@ -197,6 +225,25 @@ void activate(Stream& stream, Tensor out, Tensor x, Activation activation) {
                            stream, rows_of<T>(out), rows_of<const T>(x), rows,
                            static_cast<int>(cols));
                   });
+}
+
+void activate_and_quantize(Stream& stream, Tensor out, const Fp8Matrix& q, Tensor x,
+                           Activation activation) {
+  expects(same_matrix_shape(q.values, out), "activate_and_quantize shapes");
+  const auto rows = out.rows(), cols = out.cols();
+  const auto row_threads =
+      divide_up(cols * size_of(out.dtype()), std::int64_t{16} * kept_packs * 32) * 32;
+  if (row_threads > max_row_threads || cols % 16 != 0 || !aligned(out, x, q.values)) {
+    activate(stream, out, x, activation);
+    return quantize_rows(stream, q, out);
+  }
+  expects(x.cols() == inputs_of(activation) * cols && x.rows() == rows, "activate shapes");
+  if (out.numel() == 0) return;
+  with_activation(
+      activation, out.dtype(), cols, true, [&]<class F, bool gated, int width, class T>() {
+        launch(&forward_in_fp8<F, gated, T>, {rows}, row_threads, row_threads / 8, stream,
+               rows_of<T>(out), rows_of(q), rows_of<const T>(x), static_cast<int>(cols));
+      });
 }
 
 void activate_backward(Stream& stream, Tensor dx, Tensor out, Tensor dout, Tensor x,

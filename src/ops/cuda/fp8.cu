@@ -1,9 +1,7 @@
 #include <algorithm>
 
+#include "ops/cuda/fp8.cuh"
 #include "ops/cuda/kernels.hpp"
-#include "ops/cuda/reduce.cuh"
-#include "ops/cuda/vectorized.cuh"
-#include "ops/fp8_scale.hpp"
 
 // Memory-bound: quantizing reads a matrix twice (the second time mostly from the L2 cache) and
 // writes a byte for each element. Columns are divided among blocks, which find maxima, then
@@ -15,35 +13,6 @@ constexpr int threads = 256;
 constexpr int tile = 64;                        // columns that a block takes
 constexpr int tile_rows = 128;                  // transposed at once
 constexpr int word_stride = tile_rows / 4 + 1;  // between columns in shared memory
-
-__device__ __forceinline__ std::uint32_t magnitude_of(float x) {
-  return __float_as_uint(x) & 0x7fffffffU;
-}
-
-/// Returns e4m3 bits of a number up to 448, or NaN.
-__device__ __forceinline__ std::uint32_t narrowed(float x) {
-  const std::uint32_t magnitude = magnitude_of(x);
-  std::uint32_t bits = 0x7fU;
-  if (magnitude < 0x3c800000U)  // 2^-6; the sum's last bit is worth 2^-9, as a subnormal's
-    bits = __float_as_uint(__uint_as_float(magnitude) + 16384.0F) - 0x46800000U;
-  else if (magnitude <= infinity_bits)
-    bits = ((magnitude + 0x7ffffU + ((magnitude >> 20U) & 1U)) >> 20U) - (120U << 3U);
-  return bits | ((__float_as_uint(x) >> 24U) & 0x80U);
-}
-
-/// Stores up * x as e4m3 numbers.
-template <int width>
-__device__ __forceinline__ void store_narrowed(e4m3* to, const Pack<width>& x, float up) {
-  if constexpr (width == 1) {
-    to->bits = static_cast<std::uint8_t>(narrowed(x.v[0] * up));
-  } else {
-    Words2 words{};
-#pragma unroll
-    for (int i = 0; i < width; ++i)
-      words.w[i / 4] |= narrowed(x.v[i] * up) << (8U * static_cast<unsigned>(i % 4));
-    store_words(to, words);
-  }
-}
 
 /// A block takes a row.
 template <int width, class T>
@@ -313,6 +282,11 @@ void quantize_rows(Stream& stream, const Fp8Matrix& q, Tensor x) {
              static_cast<int>(x.cols()));
     });
   });
+}
+
+void rms_norm_and_quantize(Stream& stream, const RowNormCall& call, const Fp8Matrix& q) {
+  rms_norm(stream, call);
+  quantize_rows(stream, q, call.y);
 }
 
 void quantize_columns(Stream& stream, const Fp8Matrix& q, Tensor x) {

@@ -94,6 +94,11 @@ void layer_norm(Stream& stream, const RowNormCall& c) {
   rms_norm(stream, c);
 }
 
+void rms_norm_and_quantize(Stream& stream, const RowNormCall& c, const Fp8Matrix& q) {
+  rms_norm(stream, c);
+  move(stream, bytes_of(q.values, q.scales));
+}
+
 void rms_norm_backward(Stream& stream, const RowNormBackwardCall& c) {
   norm_backward(stream, "rms_norm_backward", c);
 }
@@ -135,6 +140,11 @@ void latent_heads_backward(Stream& stream, const LatentHeads& h) {
 
 void activate(Stream& stream, Tensor out, Tensor x, Activation /*activation*/) {
   move(stream, bytes_of(out, x));
+}
+
+void activate_and_quantize(Stream& stream, Tensor out, const Fp8Matrix& q, Tensor x,
+                           Activation /*activation*/) {
+  move(stream, bytes_of(out, q.values, q.scales, x));
 }
 
 void activate_backward(Stream& stream, Tensor dx, Tensor out, Tensor dout, Tensor x,
