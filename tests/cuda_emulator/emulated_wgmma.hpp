@@ -169,6 +169,8 @@ void wgmma_wait_group(float (&/*sums*/)[n][4]) {
                             [](void* const*) { Block::current().wgmma_wait_group(open); });
 }
 inline void work_before_wait(float /*sum*/) {}
+template <int k>
+void work_before_wait(const std::uint32_t (&/*left*/)[k][4]) {}
 
 template <int n>
 void wgmma_ss(float (&c)[n][4], MatrixDescriptor a, MatrixDescriptor b, bool add) {

@@ -75,6 +75,16 @@ __device__ __forceinline__ void wgmma_wait_group(float (&sums)[n][4]) {
 __device__ __forceinline__ void work_before_wait(float sum) {
   if (sum < 0.0F) st_shared(shared_address(llamesh_shared_memory), 0);
 }
+/// Overload for the work that computes left factors. No rounded number has all bits set, not even a
+/// NaN.
+template <int k>
+__device__ __forceinline__ void work_before_wait(const std::uint32_t (&left)[k][4]) {
+  constexpr std::uint32_t ones = 0xFFFFFFFFU;
+  std::uint32_t in_all = ones;
+#pragma unroll
+  for (int i = 0; i < k; ++i) in_all &= left[i][0] & left[i][1] & left[i][2] & left[i][3];
+  if (in_all == ones) st_shared(shared_address(llamesh_shared_memory), 0);
+}
 
 // --- The instruction for 64 and 128 columns ---
 

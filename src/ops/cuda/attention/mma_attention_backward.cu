@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(S::threads, 1) backward_queries(AttentionRows<
     mma_qk(s, q, row, k);
     mma_qk(dp, dout, row, v);
     if constexpr (caps) cap(s, a);
-    recompute_p(s, rows, a.scale * log2_e);
+    recompute_p(s, s, rows, a.scale * log2_e);
     if (a.hides_earlier_keys() || k0 + others - 1 > block.position + row)
       mask_p(s, rows, block.position + row, k0);
     if constexpr (caps) times_cap_slope(s, rows, a.softcap);
@@ -109,7 +109,7 @@ struct KeySums {
       std::uint32_t left[1][part<dims> / 16][4];
       mma_qk(s, k, row, q);
       if constexpr (caps) cap(s, a);
-      recompute_p(s, columns, first, a.scale * log2_e);
+      recompute_p(s, s, columns, first, a.scale * log2_e);
       if (a.hides_earlier_keys() || query + first < key + 15)
         mask_p(s, columns, first, query + first, key);
       as_a_operand(left[0], s[0]);

@@ -66,15 +66,16 @@ struct QueryRows {
   }
 };
 
-/// S = Q K^T becomes P.
+/// Computes P from S = Q K^T; both may be the same registers.
 template <int n_tiles>
-__device__ __forceinline__ void recompute_p(float (&s)[1][n_tiles][4], const QueryRows& rows,
+__device__ __forceinline__ void recompute_p(float (&p)[1][n_tiles][4],
+                                            const float (&s)[1][n_tiles][4], const QueryRows& rows,
                                             float factor) {
 #pragma unroll
   for (int n = 0; n < n_tiles; ++n) {
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-      s[0][n][i] = ex2_approx(s[0][n][i] * factor - rows.log_sum_exp[i / 2]);
+      p[0][n][i] = ex2_approx(s[0][n][i] * factor - rows.log_sum_exp[i / 2]);
   }
 }
 
@@ -197,16 +198,18 @@ struct PassingStatistics {
   }
 };
 
-/// S becomes P. Columns are queries, starting at `first` in the tile.
+/// Computes P from S; both may be the same registers. Columns are queries, starting at `first` in
+/// the tile.
 template <int n_tiles>
-__device__ __forceinline__ void recompute_p(float (&s)[1][n_tiles][4], const QueryColumns& columns,
-                                            int first, float factor) {
+__device__ __forceinline__ void recompute_p(float (&p)[1][n_tiles][4],
+                                            const float (&s)[1][n_tiles][4],
+                                            const QueryColumns& columns, int first, float factor) {
 #pragma unroll
   for (int n = 0; n < n_tiles; ++n) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int col = first + 8 * n + my_col() + i % 2;
-      s[0][n][i] = ex2_approx(s[0][n][i] * factor - columns.log_sum_exp[col]);
+      p[0][n][i] = ex2_approx(s[0][n][i] * factor - columns.log_sum_exp[col]);
     }
   }
 }
