@@ -27,5 +27,6 @@ set(LLAMESH_CUDA_KERNELS
     src/ops/cuda/rope.cu
     src/ops/cuda/pair_loss.cu
     src/ops/cuda/row_norm.cu
+    src/ops/cuda/row_norm_backward.cu
     src/ops/cuda/xielu.cu)
 list(TRANSFORM LLAMESH_CUDA_KERNELS PREPEND ${PROJECT_SOURCE_DIR}/)
