@@ -189,6 +189,29 @@ TEST_P(CudaFp8, QuantizesWhatAnActivationWrites) {
     }
 }
 
+TEST_P(CudaFp8, QuantizesWhatANormWrites) {
+  for (const bool has_delta : {false, true})
+    for (const auto& [rows, cols] : {std::pair{3, 16}, {2, 48}, {3, 4112}, {2, 40}, {2, 7}}) {
+      SCOPED_TRACE(::testing::Message() << rows << " x " << cols << ", delta " << has_delta);
+      TestMatrix x(dtype(), rows, cols), delta(dtype(), rows, cols), w(dtype(), 1, cols);
+      TestMatrix sum(dtype(), rows, cols), y(dtype(), rows, cols), inverse(DType::f32, 1, rows);
+      TestFp8 expected(1, rows, cols), q(1, rows, cols);
+      const ops::RowNormCall call{.x = x.device(),
+                                  .delta = has_delta ? delta.device() : Tensor(),
+                                  .sum = has_delta ? sum.device() : Tensor(),
+                                  .w = w.device().reshape({cols}),
+                                  .eps = 1e-5F,
+                                  .y = y.device(),
+                                  .inverse = inverse.device().reshape({rows})};
+      ops::cuda::rms_norm(device_stream(), call);
+      ops::cuda::quantize_rows(device_stream(), expected.device(), y.device());
+      const auto norm = y.downloaded();
+      ops::cuda::rms_norm_and_quantize(device_stream(), call, q.device());
+      EXPECT_TRUE(y.downloaded() == norm);
+      EXPECT_TRUE(q.downloaded() == expected.downloaded());
+    }
+}
+
 TEST_P(CudaFp8, NumbersThatAreNotFiniteMakeNan) {
   for (const double bad : {std::numeric_limits<double>::infinity(), std::nan("")}) {
     TestMatrix x(dtype(), 4, 24);

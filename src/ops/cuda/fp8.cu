@@ -284,11 +284,6 @@ void quantize_rows(Stream& stream, const Fp8Matrix& q, Tensor x) {
   });
 }
 
-void rms_norm_and_quantize(Stream& stream, const RowNormCall& call, const Fp8Matrix& q) {
-  rms_norm(stream, call);
-  quantize_rows(stream, q, call.y);
-}
-
 void quantize_columns(Stream& stream, const Fp8Matrix& q, Tensor x) {
   check(q);
   check_columns(q, x);

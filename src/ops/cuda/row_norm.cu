@@ -1,3 +1,4 @@
+#include "ops/cuda/fp8.cuh"
 #include "ops/cuda/row_norm.cuh"
 
 // Memory-bound. Per element, it reads x (and delta) and writes y (and the sum): 2 or 4 accesses.
@@ -22,12 +23,11 @@ struct NormRows {
   }
 };
 
-/// One row per block, kept in registers as stored.
+/// One row per block, kept in registers as stored: first what is normalized, in the end y.
 template <class T>
-__global__ void __launch_bounds__(max_kept_threads) norm_kept(NormRows<T> a) {
+__device__ __forceinline__ void norm_row(const NormRows<T>& a, Words4 (&kept)[kept_packs]) {
   constexpr int width = per_16_bytes<T>;
   const auto row = blockIdx.x;
-  Words4 kept[kept_packs];
   float squares = 0;
 #pragma unroll
   for (int p = 0; p < kept_packs; ++p) {
@@ -56,8 +56,24 @@ __global__ void __launch_bounds__(max_kept_threads) norm_kept(NormRows<T> a) {
     const auto scale = a.scale.template at<width>(col);
 #pragma unroll
     for (int i = 0; i < width; ++i) values.v[i] *= inverse * scale.v[i];
-    store<width>(a.y[row] + col, values);
+    kept[p] = pack<T>(values);
+    store_words(a.y[row] + col, kept[p]);
   }
+}
+
+template <class T>
+__global__ void __launch_bounds__(max_kept_threads) norm_kept(NormRows<T> a) {
+  Words4 kept[kept_packs];
+  norm_row(a, kept);
+}
+
+/// The same with y quantized.
+template <class T>
+__global__ void __launch_bounds__(max_kept_threads) norm_kept_in_fp8(NormRows<T> a, Fp8Rows q) {
+  Words4 kept[kept_packs];
+  norm_row(a, kept);
+  auto* not_read = dynamic_shared_memory<std::uint32_t>() + max_kept_threads / 32;
+  quantize_kept<T>(q, kept, blockIdx.x, a.cols, not_read);
 }
 
 /// Further arguments of a LayerNorm. They are not in NormRows, because arguments above 128 bytes
@@ -221,6 +237,21 @@ void forward(Stream& stream, const RowNormCall& c) {
 
 void rms_norm(Stream& stream, const RowNormCall& c) {
   forward<NormKind::rms>(stream, c);
+}
+
+void rms_norm_and_quantize(Stream& stream, const RowNormCall& c, const Fp8Matrix& q) {
+  expects(same_matrix_shape(q.values, c.y), "rms_norm_and_quantize shapes");
+  const bool whole_rows = check(c, NormKind::rms) == 1;
+  const bool rows_aligned = whole_rows && aligned(c.y, c.sum, c.x, c.delta, c.w, q.values);
+  if (c.x.numel() == 0) return;
+  with_type(c.x.dtype(), [&]<class T>(std::type_identity<T>) {
+    const auto threads = threads_that_keep<NormKind::rms, T>(c.y.cols(), rows_aligned);
+    if (threads > 0)
+      return launch(&norm_kept_in_fp8<T>, {c.x.rows()}, threads, 2 * shared_sums, stream,
+                    norm_rows<T>(c), rows_of(q));
+    rms_norm(stream, c);
+    quantize_rows(stream, q, c.y);
+  });
 }
 
 void layer_norm(Stream& stream, const RowNormCall& c) {
