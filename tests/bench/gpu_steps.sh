@@ -3,13 +3,14 @@
 # machine's GPUs: llamesh against PyTorch FSDP2 with torch.compile, with equal batches. Each program
 # uses its fastest setting that fits in memory, tried in the order below. The rows "tuned" are
 # llamesh with cuBLASLt's fastest algorithm for each product (docs/gpu.md), not its first choice.
-# The rows "fp8" are llamesh with precision.linear: fp8.
-#   tests/bench/gpu_steps.sh [--programs FOLDER] [--ranks N] [--only TEXT] [--program llamesh|torch|fp8] [--python PROGRAM]
+# The rows "fp8" are llamesh with precision.linear: fp8; "torchao" and "torchao_tw" are PyTorch with
+# torchao's recipes rowwise_with_gw_hp and tensorwise, "plain" is PyTorch without FSDP2 (one GPU).
+#   tests/bench/gpu_steps.sh [--programs FOLDER] [--ranks N] [--only TEXT] [--program NAME] [--python PROGRAM]
 #     --programs  a folder made by tests/gpu/bundle.sh; default: build/cuda
 #     --ranks     number of GPUs (1)
 #     --only      only rows whose "model/sequence" contain TEXT, e.g. --only 1b or --only 8b/4096
-#     --program   only one of the three
-#     --python    a Python with torch and yaml (python3)
+#     --program   only llamesh, fp8, torch, plain, torchao or torchao_tw
+#     --python    a Python with torch and yaml, for two of the rows torchao (python3)
 set -uo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 llamesh=$root/build/cuda/src/llamesh launch=$root/tests/mpirun.sh ranks=1 only='' program='' python=python3
@@ -20,7 +21,7 @@ while (($#)); do
     --only) only=$2; shift 2 ;;
     --program) program=$2; shift 2 ;;
     --python) python=$2; shift 2 ;;
-    *) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    *) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 2 ;;
   esac
 done
 # shellcheck source=tests/gpu/cuda_libraries.sh
@@ -34,7 +35,7 @@ rows=() done_all=true
 # row MODEL SEQUENCE PROGRAM SETTING LOG [LINE]: prints a row from the lines "memory" and LINE
 # ("median") that both programs print
 row() {
-  rows+=("$(printf '%-13s %8s  %-8s %-16s' "$1" "$2" "$3" "$4")$(awk -v line="${6:-median}" '
+  rows+=("$(printf '%-13s %8s  %-10s %-16s' "$1" "$2" "$3" "$4")$(awk -v line="${6:-median}" '
     $1 == line { rate = $3; mfu = $(NF - 1) }
     /^memory/ { sub(".*peak ", ""); peak = $1 / 1024 }
     END { printf "%12s %6s %% %10.1f", rate, mfu, peak }' "$5")")
@@ -59,7 +60,7 @@ first_that_fits() {
     fi
     grep -qiE 'out of memory|cannot allocate|no memory left' "$work/log" || break
   done
-  rows+=("$(printf '%-13s %8s  %-8s %s' "$model" "$sequence" "${program#by_}" "none of $*: see above")")
+  rows+=("$(printf '%-13s %8s  %-10s %s' "$model" "$sequence" "${program#by_}" "none of $*: see above")")
   done_all=false
 }
 # by_PROGRAM MODEL SEQUENCE MICRO-BATCH CHECKPOINTING: runs it; a step has 262144 (1B) or 65536 (8B)
@@ -83,16 +84,25 @@ by_torch() {
   ((ranks == 1)) || start=(-m torch.distributed.run --nproc-per-node "$ranks" --master-addr 127.0.0.1)
   PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True limited 240 "$python" "${start[@]}" tests/bench/torch_fsdp2.py \
     --model "inputs/models/$1.yaml" --steps 3 --sequence "$2" --micro-batch "$3" --checkpointing "$4" \
-    --global-batch "$(global_batch "$1" "$2")"
+    --global-batch "$(global_batch "$1" "$2")" "${@:5}"
 }
-# both MODEL SEQUENCE LLAMESH-SETTINGS TORCH-SETTINGS: benchmarks both, llamesh also in FP8; a
-# setting is MICRO-BATCH/CHECKPOINTING
+by_plain() { by_torch "$@" --plain; }
+by_torchao() { by_torch "$@" --linear rowwise_with_gw_hp; }
+by_torchao_tw() { by_torch "$@" --linear tensorwise; }
+# both MODEL SEQUENCE LLAMESH-SETTINGS TORCH-SETTINGS: benchmarks both, also in FP8; a setting is
+# MICRO-BATCH/CHECKPOINTING
 both() {
   [[ $1/$2 == *$only* ]] || return 0
+  local name
   # shellcheck disable=SC2086
-  { wanted llamesh && first_that_fits "$1" "$2" by_llamesh $3
-    wanted fp8 && first_that_fits "$1" "$2" by_fp8 $3
-    wanted torch && first_that_fits "$1" "$2" by_torch $4; }
+  for name in llamesh fp8; do
+    if wanted $name; then first_that_fits "$1" "$2" by_$name $3; fi
+  done
+  # shellcheck disable=SC2086
+  for name in torch plain torchao torchao_tw; do
+    [[ $name == plain && $ranks != 1 ]] && continue
+    if wanted $name; then first_that_fits "$1" "$2" by_$name $4; fi
+  done
 }
 wanted() { [[ -z $program || $program == "$1" ]]; }
 
@@ -103,6 +113,6 @@ both llama3.2-1b 8192 "4/none 4/selective" "4/none 4/selective 2/none 2/selectiv
 both llama3-8b 4096 "1/selective 1/selective+8 2/full" "1/none 1/selective 1/full"
 both llama3-8b 8192 "1/selective 1/selective+21 1/selective+26 1/full" "1/none 1/selective 1/full"
 
-printf '\n%-13s %8s  %-8s %-16s%12s %8s %10s\n' model sequence program "batch/recompute" tokens/s MFU "peak GiB"
+printf '\n%-13s %8s  %-10s %-16s%12s %8s %10s\n' model sequence program "batch/recompute" tokens/s MFU "peak GiB"
 printf '%s\n' "${rows[@]}"
 $done_all

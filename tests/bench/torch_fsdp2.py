@@ -3,7 +3,8 @@
 
     python3 tests/bench/torch_fsdp2.py --model inputs/models/llama3.2-1b.yaml --sequence 4096 --micro-batch 8 \
         --global-batch 64 [--checkpointing none|selective|full] [--attention fastest|fa3|cudnn|flash|efficient|math]
-        [--steps 4] [--no-compile] [--device cuda|cpu] [--dtype bf16|fp32]
+        [--linear same|rowwise|rowwise_with_gw_hp|tensorwise] [--plain] [--steps 4] [--no-compile]
+        [--device cuda|cpu] [--dtype bf16|fp32]
     torchrun --nproc-per-node 8 tests/bench/torch_fsdp2.py ...
 
 Same model, batch and precision: fp32 master weights, gradients and AdamW moments, computation in --dtype, gradients
@@ -11,10 +12,14 @@ reduced in fp32, clipping at norm 1, random tokens. Each block and the head are 
 as is usual; every micro-batch reduces its gradients. Selective checkpointing keeps what products and attention give
 and computes the rest again, as llamesh's does. The attention is the fastest of those that are there, timed on the
 run's own shape: FlashAttention 3 where its package is installed, and the backends of scaled_dot_product_attention.
-Needs torch 2.6 or later and yaml. `tests/bench/gpu_steps.sh` runs it beside llamesh.
+--linear names a recipe by which torchao makes the blocks' linear layers FP8; rowwise_with_gw_hp is closest to llamesh's
+(weight gradients in bf16), tensorwise also gathers in FP8. --plain trains on one rank without FSDP2, by autocast.
+Needs torch 2.6 or later and yaml, for FP8 torchao. `tests/bench/gpu_steps.sh` runs it beside llamesh.
 """
 
 import argparse
+import contextlib
+import dataclasses
 import functools
 import math
 import os
@@ -237,22 +242,37 @@ class Llama(nn.Module):
         return self.head(x, targets)
 
 
-def make_model(model, options, device, attend):
-    """On the device, sharded over all ranks, its blocks compiled."""
-    with torch.device("meta"):
-        llama = Llama(model, options.checkpointing, attend)
-    tied = model["tie_word_embeddings"]
+def make_fp8(llama, options):
+    """The blocks' linear layers by a recipe of torchao, emulated on CPUs."""
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    config = Float8LinearConfig.from_recipe_name(options.linear)
+    gathers = options.linear == "tensorwise" and not options.plain
+    config = dataclasses.replace(config, emulate=options.device == "cpu", enable_fsdp_float8_all_gather=gathers)
+    convert_to_float8_training(llama.layers, config=config)
+
+
+def shard(llama, model, options):
     policy = MixedPrecisionPolicy(param_dtype=DTYPES[options.dtype], reduce_dtype=torch.float32)
     for layer in llama.layers:
-        if options.compile:
-            layer.compile()
         fully_shard(layer, mp_policy=policy)
-    if options.compile:
-        llama.head.compile()
-    if not tied:  # a tied table belongs to the root, which uses it at both ends
+    if not model["tie_word_embeddings"]:  # a tied table belongs to the root, which uses it at both ends
         fully_shard(llama.embed_tokens, mp_policy=policy)
         fully_shard(llama.head, mp_policy=policy)
     fully_shard(llama, mp_policy=policy)
+
+
+def make_model(model, options, device, attend):
+    """On the device, sharded over all ranks unless it is plain, its blocks compiled."""
+    with torch.device("meta"):
+        llama = Llama(model, options.checkpointing, attend)
+    if options.linear != "same":
+        make_fp8(llama, options)
+    if options.compile:
+        for block in (*llama.layers, llama.head):
+            block.compile()
+    if not options.plain:
+        shard(llama, model, options)
     llama.to_empty(device=device)
     for parameter in llama.parameters():
         if parameter.dim() == 2:
@@ -277,6 +297,9 @@ def measure(llama, model, options, device):
     micro_batches = options.global_batch // (options.micro_batch * dist.get_world_size())
     torch.manual_seed(1 + dist.get_rank())
     synchronize = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    precision = contextlib.nullcontext()
+    if options.plain:
+        precision = torch.autocast(device.type, DTYPES[options.dtype], enabled=options.dtype != "fp32")
     seconds = []
     for _ in range(options.steps + 2):
         synchronize()
@@ -285,12 +308,17 @@ def measure(llama, model, options, device):
         loss = torch.zeros((), device=device)
         for _ in range(micro_batches):
             tokens = torch.randint(model["vocab_size"], (options.micro_batch, options.sequence + 1)).to(device)
-            part = llama(tokens[:, :-1], tokens[:, 1:], cos, sin) / micro_batches
+            with precision:
+                part = llama(tokens[:, :-1], tokens[:, 1:], cos, sin) / micro_batches
             part.backward()
             loss += part.detach()
         nn.utils.clip_grad_norm_(llama.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
+        if options.linear == "tensorwise" and not options.plain:
+            from torchao.float8 import precompute_float8_dynamic_scale_for_fsdp
+
+            precompute_float8_dynamic_scale_for_fsdp(llama)
         loss = loss.item()
         synchronize()
         seconds.append(time.perf_counter() - start)
@@ -331,6 +359,8 @@ def main():
     parser.add_argument("--steps", type=int, default=4, help="measured ones, after two to warm up")
     parser.add_argument("--checkpointing", choices=["none", "selective", "full"], default="none")
     parser.add_argument("--attention", default="fastest")
+    parser.add_argument("--linear", choices=["same", "rowwise", "rowwise_with_gw_hp", "tensorwise"], default="same")
+    parser.add_argument("--plain", action="store_true", help="one rank, without FSDP2")
     parser.add_argument("--no-compile", dest="compile", action="store_false")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--dtype", choices=DTYPES, default="bf16")
@@ -345,6 +375,8 @@ def main():
         torch.cuda.set_device(device)
         torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     dist.init_process_group("nccl" if options.device == "cuda" else "gloo")
+    if options.plain and dist.get_world_size() > 1:
+        parser.error("--plain is for one rank")
     if options.global_batch % (options.micro_batch * dist.get_world_size()):
         parser.error("--global-batch must be a multiple of --micro-batch times the ranks")
 
@@ -359,7 +391,8 @@ def main():
     flops = flops_per_token(model, llama, options.sequence) * tokens / dist.get_world_size()
     if dist.get_rank() == 0:
         peak = torch.cuda.max_memory_allocated(device) / 2**20 if options.device == "cuda" else float("nan")
-        print(f"torch {torch.__version__}, FSDP2{', compiled' if options.compile else ''}, checkpointing "
+        how = f"{'plain' if options.plain else 'FSDP2'}{', compiled' if options.compile else ''}, linear {options.linear}"
+        print(f"torch {torch.__version__}, {how}, checkpointing "
               f"{options.checkpointing}, attention {attention}: {sum(p.numel() for p in llama.parameters())} parameters, {tokens} tokens a "
               f"step, {dist.get_world_size()} ranks, GEMM peak {rate / 1e9:.0f} GFLOP/s, last loss {loss:.3f}")
         print(f"{'step':<8} {'seconds':>10} {'tokens/s':>12} {'MFU':>8}")

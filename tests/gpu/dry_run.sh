@@ -60,7 +60,7 @@ visit() {
     --programs bundle --python /usr/bin/python3 "${@:2}" >"$work/visit.log" 2>&1
 }
 summary=$root/tmp/out/summary.md
-parts="kernels fp8 benches steps1b steps8b training ranks profile steps8192 sanitizers"
+parts="kernels fp8 fp8_8b benches steps1b steps8b training ranks profile steps8192 sanitizers"
 
 # No time: nothing runs, and the call says where the next one goes on.
 visit 143771 --out /tmp/none --seconds 60
@@ -79,14 +79,14 @@ if grep -E '^(training|full_shard|shard_grad_op|no_shard|hybrid|checkpoint|a tab
   fail "the runs above did not end"
 fi
 for row in 'kernels: attention' 'training in bf16' 'a GEMM table +passed' 'full_shard, 4 NCCL ranks' 'compute-sanitizer' \
-  'llama3.2-1b +4096 +llamesh' 'llama3.2-1b +4096 +fp8' 'llama3.2-1b +4096 +tuned' 'llama3.2-1b +4096 +torch' 'llama3-8b +4096 +llamesh' 'llama3-8b +8192 +llamesh' \
+  'llama3.2-1b +4096 +llamesh' 'llama3.2-1b +4096 +fp8' 'llama3.2-1b +4096 +tuned' 'llama3.2-1b +4096 +torch' 'llama3.2-1b +4096 +plain' 'llama3.2-1b +4096 +torchao' 'llama3.2-1b +4096 +torchao_tw' 'llama3-8b +4096 +torchao' 'llama3-8b +4096 +llamesh' 'llama3-8b +8192 +llamesh' \
   'llamesh bench gemm' 'LLAMESH_ATTENTION=builtin llamesh bench ops' 'llamesh bench decode'; do
   grep -qE "$row" "$summary" || { tail -n 150 "$summary"; fail "no row '$row'"; }
 done
 if grep -E '^Exit (124|126|127|137)' "$summary"; then fail "a step was stopped or not found"; fi
 
 # The rest of a visit, on a GPU that does not hold 8B.
-printf '%s\n' kernels fp8 benches steps1b training ranks profile sanitizers >"$root/tmp/before"
+printf '%s\n' kernels fp8 fp8_8b benches steps1b training ranks profile sanitizers >"$root/tmp/before"
 visit 81559 --out /tmp/small --seconds 100000 --done /tmp/before
 [[ $(grep -c '^### ' "$root/tmp/small/summary.md") == 2 ]] || fail "parts that were done before ran again"
 grep -q '8B is left out: it needs a GPU with 130 GiB' "$root/tmp/small/summary.md" || fail "nothing says that 8B is left out"

@@ -7,11 +7,11 @@
 #     --out       gets summary.md, for docs/gpu-results.md, PART.log and done, all written as the parts end
 #     --done      parts that earlier calls have done, one per line: skipped
 #     --seconds   deadline of this call (540)
-#     --python    has torch and yaml (python3)
-#     PART        kernels fp8 benches steps1b steps8b training ranks profile steps8192 sanitizers (default: all)
+#     --python    has torch and yaml, and torchao for some rows (python3)
+#     PART        kernels fp8 fp8_8b benches steps1b steps8b training ranks profile steps8192 sanitizers (default: all)
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
-all=(kernels fp8 benches steps1b steps8b training ranks profile steps8192 sanitizers)
+all=(kernels fp8 fp8_8b benches steps1b steps8b training ranks profile steps8192 sanitizers)
 programs='' out='' earlier='' deadline=540 python=python3 parts=()
 while (($#)); do
   case $1 in
@@ -62,13 +62,13 @@ step() {
 }
 run() { step "$1" tests/gpu/run.sh --programs "$programs" --python "$python" "${@:2}"; }
 bench() { step "$1" "${@:3}" "$llamesh" bench "$2" --device cuda; }
-# steps SECONDS MODEL/SEQUENCE: both programs in one part, so that one GPU gives both figures
+# steps SECONDS MODEL/SEQUENCE PROGRAM...: all in one part, so that one GPU gives their figures
 steps() {
-  for program in llamesh torch; do
-    step "$1" tests/bench/gpu_steps.sh --programs "$programs" --python "$python" --only "$2" --program $program
+  for program in "${@:3}"; do
+    step "$1" tests/bench/gpu_steps.sh --programs "$programs" --python "$python" --only "$2" --program "$program"
   done
 }
-fp8_steps() { step 110 tests/bench/gpu_steps.sh --programs "$programs" --python "$python" --only "$1" --program fp8; }
+in_fp8=(fp8 torchao torchao_tw)
 mib=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null | head -n 1)
 # An 8B model's state takes 119.7 GiB on one GPU.
 holds_8b() {
@@ -86,17 +86,16 @@ run_part() {
       bench 45 ops
       for attention in $has_cudnn builtin; do bench 45 ops env LLAMESH_ATTENTION="$attention"; done
       bench 40 decode ;;
-    fp8)
-      fp8_steps 1b/4096
-      if holds_8b; then fp8_steps 8b/4096; fi ;;
-    steps1b) steps 110 1b/4096 ;;
-    steps8b) if holds_8b; then steps 150 8b/4096; fi ;;
+    fp8) steps 110 1b/4096 "${in_fp8[@]}" ;;
+    fp8_8b) if holds_8b; then steps 120 8b/4096 "${in_fp8[@]}"; fi ;;
+    steps1b) steps 110 1b/4096 llamesh torch plain ;;
+    steps8b) if holds_8b; then steps 150 8b/4096 llamesh torch; fi ;;
     training) run 170 training ;;
     ranks) run 240 ranks ;;
     profile)
       step 60 tests/bench/gpu_kernels.sh --programs "$programs" llama3.2-1b 8 none
       step 60 tests/bench/gpu_kernels.sh --programs "$programs" llama3-8b 2 selective ;;
-    steps8192) if holds_8b; then steps 150 8b/8192; else steps 110 1b/8192; fi ;;
+    steps8192) if holds_8b; then steps 150 8b/8192 llamesh torch; else steps 110 1b/8192 llamesh torch; fi ;;
     sanitizers) run 400 sanitizers ;;
   esac
 }

@@ -63,6 +63,32 @@ void norm_and_activation(const Shapes& s, DType dtype, double memory) {
   });
 }
 
+/// What linear layers in FP8 add: rounding by rows and by columns, and in the kernels before them.
+void fp8_rounding(const Shapes& s, DType dtype, double memory) {
+  auto& stream = device::compute_stream();
+  const auto M = s.M, D = s.D, F = s.F, b = size_of(dtype);
+  const RandomMatrix x(dtype, M, D), y(dtype, M, D), w(dtype, F, D), norm_weight(dtype, 1, D);
+  const RandomMatrix gate_up(dtype, M, 2 * F), out(dtype, M, F), inverse(DType::f32, 1, M);
+  const device::Buffer values(std::max(M, D) * F), scales(std::max({M, D, F}) * 4);
+  const auto matrix = [&](std::int64_t rows, std::int64_t cols) -> ops::Fp8Matrix {
+    return {.values = values.tensor(DType::e4m3, {rows, cols}),
+            .scales = scales.tensor(DType::f32, {rows})};
+  };
+  print_rate("fp8: rows", dtype, M * F * (b + 1), memory,
+             [&] { ops::quantize_rows(stream, matrix(M, F), out); });
+  print_rate("fp8: weight's columns", dtype, D * F * (2 * b + 1), memory,
+             [&] { ops::quantize_columns(stream, matrix(D, F), w); });
+  print_rate("fp8: swiglu", dtype, M * F * (3 * b + 1), memory, [&] {
+    ops::activate_and_quantize(stream, out, matrix(M, F), gate_up, ops::Activation::swiglu);
+  });
+  print_rate("fp8: rms_norm", dtype, M * D * (2 * b + 1), memory, [&] {
+    ops::rms_norm_and_quantize(
+        stream,
+        {.x = x, .w = Tensor(norm_weight).reshape({D}), .eps = 1e-5F, .y = y, .inverse = inverse},
+        matrix(M, D));
+  });
+}
+
 /// LayerNorm and GELU as in GPT-2, and RMSNorm per head as in Qwen 3, beside their Llama
 /// counterparts.
 void other_norms_and_activations(const Shapes& s, DType dtype, double memory) {
@@ -293,6 +319,7 @@ int bench_ops(const std::string& device) {
   for (const auto dtype : {DType::f32, DType::bf16}) {
     norm_and_activation(s, dtype, memory);
     other_norms_and_activations(s, dtype, memory);
+    fp8_rounding(s, dtype, memory);
     vocabulary(s, dtype, memory);
     routing(s, dtype, memory);
   }
